@@ -37,8 +37,8 @@ from looktwice.engine.engine import QueryEngine
 from looktwice.engine.ledger.places import open_ledger
 from looktwice.engine.options import fastest_loop
 from looktwice.engine.runner import Settings
-from looktwice.pictures.collection import Picture
-from looktwice.pictures.image import Image, WorkingSize
+from looktwice.images.collection import Picture
+from looktwice.images.image import Image, WorkingSize
 from looktwice.views import Panel, base_question, questions, render
 
 SIDE = 58

@@ -25,15 +25,15 @@ from goals import at_least, at_most
 
 from looktwice.calibration.jury import Jury
 from looktwice.classifiers.base import Answer, Pixels, Terms
+from looktwice.decisions import fitting, judging
+from looktwice.decisions.verdict_files import ScoreFile
 from looktwice.engine.engine import QueryEngine
 from looktwice.engine.options import fastest_loop
 from looktwice.engine.outcome import Unscored
 from looktwice.engine.runner import Settings
-from looktwice.pictures.collection import Collection, Picture
-from looktwice.pictures.image import Image, WorkingSize
+from looktwice.images.collection import Collection, Picture
+from looktwice.images.image import Image, WorkingSize
 from looktwice.plots.figures import Line, lines_svg
-from looktwice.verdicts import learn, look
-from looktwice.verdicts.files import ScoreFile
 from looktwice.views import Panel
 
 PICTURES = (1_000, 3_000, 10_000, 30_000, 100_000)
@@ -81,11 +81,11 @@ async def score(count: int, views: int, out: Path) -> float:
     """Seconds that a run of `score` takes."""
     panel = Panel.parse(f"gaussian:0.1*{views}")
     engine = QueryEngine(Instant(), None, Settings(Instant().terms))
-    profile = learn.learn(await learn.collect(engine, taught(), panel), Jury(), "instant")
+    profile = fitting.learn(await fitting.collect(engine, taught(), panel), Jury(), "instant")
     began = time.perf_counter()
     todo = Collection([str(number) for number in range(count)], Made())
     file = ScoreFile(out, {}, todo)
-    async for verdict in look.look(engine, todo, profile):
+    async for verdict in judging.look(engine, todo, profile):
         assert not isinstance(verdict, Unscored)
         file.add(verdict)
     file.finish({})

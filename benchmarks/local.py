@@ -29,14 +29,14 @@ import looktwice
 from looktwice.calibration.jury import Jury
 from looktwice.classifiers.onnx import OnnxClassifier, Tensor
 from looktwice.classifiers.registry import connect
+from looktwice.decisions import fitting, judging
+from looktwice.decisions.profile import Profile
+from looktwice.decisions.verdict_files import ScoreFile
 from looktwice.engine.engine import QueryEngine
 from looktwice.engine.options import fastest_loop
 from looktwice.engine.outcome import Unscored
 from looktwice.engine.runner import Settings
-from looktwice.pictures.collection import Picture, labelled
-from looktwice.verdicts import learn, look
-from looktwice.verdicts.files import ScoreFile
-from looktwice.verdicts.profile import Profile
+from looktwice.images.collection import Picture, labelled
 from looktwice.views import GENERAL, base_question, questions, render
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -118,7 +118,7 @@ def score(classifier: OnnxClassifier, pictures: list[Picture], profile: Profile,
     file = ScoreFile(out, {}, pictures)
 
     async def work() -> None:
-        async for verdict in look.look(QueryEngine(classifier, None, Settings(classifier.terms)), pictures, profile):
+        async for verdict in judging.look(QueryEngine(classifier, None, Settings(classifier.terms)), pictures, profile):
             assert not isinstance(verdict, Unscored)
             file.add(verdict)
 
@@ -132,12 +132,12 @@ def run(work: Callable[[], object]) -> object:
 
 
 def learned(classifier: OnnxClassifier, pictures: list[Picture], description: Path) -> Profile:
-    async def work() -> learn.Collected:
-        return await learn.collect(QueryEngine(classifier, None, Settings(classifier.terms)), pictures, GENERAL)
+    async def work() -> fitting.Collected:
+        return await fitting.collect(QueryEngine(classifier, None, Settings(classifier.terms)), pictures, GENERAL)
 
     collected = run(work)
-    assert isinstance(collected, learn.Collected)
-    return learn.learn(collected, Jury(), str(description))
+    assert isinstance(collected, fitting.Collected)
+    return fitting.learn(collected, Jury(), str(description))
 
 
 def seconds(work: Callable[[], None]) -> float:

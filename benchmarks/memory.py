@@ -25,8 +25,8 @@ from looktwice.classifiers.registry import connect
 from looktwice.engine.engine import QueryEngine
 from looktwice.engine.ledger.places import open_ledger
 from looktwice.engine.runner import Settings
-from looktwice.pictures.collection import Picture
-from looktwice.pictures.image import Image, WorkingSize
+from looktwice.images.collection import Picture
+from looktwice.images.image import Image, WorkingSize
 from looktwice.views import Panel
 
 PANEL = Panel.parse("mirror shift:0.06,0 shift:-0.06,0 zoom:1.15")

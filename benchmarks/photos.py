@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
-from looktwice.pictures.collection import Picture, find, labelled
-from looktwice.pictures.image import PHOTO, Image, encode_jpeg
+from looktwice.images.collection import Picture, find, labelled
+from looktwice.images.image import PHOTO, Image, encode_jpeg
 from looktwice.views import GENERAL, base_question, questions, render
 
 DEMO = Path(str(files("looktwice") / "demo"))

@@ -32,7 +32,7 @@ from looktwice.engine.engine import QueryEngine
 from looktwice.engine.ledger.places import open_ledger
 from looktwice.engine.options import fastest_loop
 from looktwice.engine.runner import Settings
-from looktwice.pictures.collection import Picture
+from looktwice.images.collection import Picture
 
 WIDTH, DELAY = 8, 0.02
 LEARNING = 4.0

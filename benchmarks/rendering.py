@@ -22,7 +22,7 @@ import numpy as np
 from goals import at_least
 from numpy.typing import NDArray
 
-from looktwice.pictures.image import Image
+from looktwice.images.image import Image
 from looktwice.views import Panel, questions, render
 
 Pixels = NDArray[np.uint8]

@@ -22,7 +22,7 @@ from scipy.optimize import isotonic_regression
 from experiments.collected import SHARED
 from experiments.evaluation import ece_by_chance
 from experiments.writing import fill, write
-from looktwice.calibration import crossfit
+from looktwice.calibration import crossfit, risk
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.distribution import Distribution
@@ -30,7 +30,6 @@ from looktwice.calibration.jury import Jury
 from looktwice.calibration.shares import Constant, _logistic
 from looktwice.calibration.votes import Evidence, Floats, LabelledVotes, Row, Votes
 from looktwice.errors import DataError
-from looktwice.verdicts import risk
 
 ANSWERS = SHARED / "answers"
 RESULTS = Path(__file__).parent / "results"

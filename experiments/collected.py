@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
+from looktwice.decisions import fitting
 from looktwice.engine.engine import QueryEngine
 from looktwice.engine.runner import Settings
-from looktwice.pictures.collection import Picture, labelled
-from looktwice.pictures.datasets import open_labelled
-from looktwice.verdicts import learn
+from looktwice.images.collection import Picture, labelled
+from looktwice.images.datasets import open_labelled
 from looktwice.views import Panel, View
 
 MILD16 = Panel.parse(
@@ -264,10 +264,10 @@ def _ask(model: Model, panel: Panel, part: str) -> None:
     print(f"{model.name} {part}: {queries} queries in {seconds:.0f} s: {str(panel)[:60]}", flush=True)
 
 
-async def _collect(model: Model, panel: Panel, chosen: list[Picture]) -> learn.Collected:
+async def _collect(model: Model, panel: Panel, chosen: list[Picture]) -> fitting.Collected:
     classifier = connect(model.description())
     engine = QueryEngine(classifier, None, Settings(classifier.terms))
-    return await learn.collect(engine, chosen, panel, model.labels, len(model.labels))
+    return await fitting.collect(engine, chosen, panel, model.labels, len(model.labels))
 
 
 def _save(path: Path, column: Codes) -> None:

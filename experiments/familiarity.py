@@ -28,13 +28,13 @@ from experiments.writing import fill as fill_marks
 from looktwice import Model
 from looktwice.calibration.metrics import ece
 from looktwice.calibration.votes import Floats, Places, Votes
-from looktwice.pictures.collection import Held, Picture
-from looktwice.pictures.datasets import open_labelled
-from looktwice.pictures.descriptor import PLACES, Pixels, descriptor
-from looktwice.verdicts.familiarity import NEIGHBOURS, AnswerKinds, Familiarity
-from looktwice.verdicts.look import Verdict
-from looktwice.verdicts.policy import Policy
-from looktwice.verdicts.stream import Observation, Stream
+from looktwice.decisions.judging import Verdict
+from looktwice.decisions.policy import Policy
+from looktwice.decisions.stream import Observation, Stream
+from looktwice.images.collection import Held, Picture
+from looktwice.images.datasets import open_labelled
+from looktwice.images.descriptor import PLACES, Pixels, descriptor
+from looktwice.monitoring.familiarity import NEIGHBOURS, AnswerKinds, Familiarity
 from looktwice.views import Panel
 
 RESULTS = Path(__file__).parent / "results"

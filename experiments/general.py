@@ -40,7 +40,7 @@ from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import Codes, Evidence, Floats, LabelledVotes, Votes
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.errors import DataError
-from looktwice.pictures.image import Image
+from looktwice.images.image import Image
 from looktwice.views import Panel, Tone, View, base_question, parse, questions, render
 
 ROOT = Path(__file__).parents[1]

@@ -21,8 +21,8 @@ from experiments.writing import Row, write
 from looktwice.calibration import crossfit, metrics
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury
+from looktwice.decisions.profile import HeldOut
 from looktwice.plots.figures import reliability_svg, risk_coverage_svg
-from looktwice.verdicts.profile import HeldOut
 
 RESULTS = Path(__file__).parent / "results"
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"

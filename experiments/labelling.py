@@ -27,8 +27,8 @@ from experiments.writing import cells, merge
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.metrics import wilson
 from looktwice.calibration.votes import Floats
-from looktwice.verdicts.audit import Audit
-from looktwice.verdicts.review import StoredVerdict
+from looktwice.decisions.stored import StoredVerdict
+from looktwice.labelling.audit import Audit
 from looktwice.views import GENERAL
 
 RESULTS = Path(__file__).parent / "results" / "labelling.csv"

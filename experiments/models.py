@@ -14,8 +14,8 @@ from experiments.collected import CACHE, CIFAR, IMAGENET, SHARED, STANDARD, cifa
 from looktwice.calibration.votes import Codes
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
-from looktwice.pictures.collection import Picture, labelled
-from looktwice.pictures.image import Image
+from looktwice.images.collection import Picture, labelled
+from looktwice.images.image import Image
 
 SMALL = 5000
 """Small pictures of each set that are used, the first ones."""

@@ -23,7 +23,7 @@ from experiments.writing import write
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
-from looktwice.pictures.image import Image, WorkingSize
+from looktwice.images.image import Image, WorkingSize
 from looktwice.views import Panel, questions, render
 
 RESULTS = Path(__file__).parent / "results" / "photos.csv"

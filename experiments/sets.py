@@ -22,11 +22,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from experiments.general import Answers, left_out_splits
 from experiments.writing import Row, write
 from looktwice.calibration import crossfit
+from looktwice.calibration.conformal import SetKind, draws
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import Bools, Codes, Floats, LabelledVotes, base_tally
-from looktwice.verdicts.conformal import SetKind, draws
-from looktwice.verdicts.profile import HeldOut
+from looktwice.decisions.profile import HeldOut
 
 RESULTS = Path(__file__).parent / "results"
 SPLITS, COVERAGE, IN_BIN = 20, 0.9, 100

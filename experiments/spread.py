@@ -18,10 +18,10 @@ import numpy as np
 from experiments.general import Answers, left_out_splits
 from experiments.writing import Row, write
 from looktwice.calibration import crossfit
+from looktwice.calibration.conformal import draws
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import LabelledVotes, Votes
-from looktwice.verdicts.conformal import draws
-from looktwice.verdicts.profile import HeldOut
+from looktwice.decisions.profile import HeldOut
 
 RESULTS = Path(__file__).parent / "results"
 SPLITS, COVERAGE = 20, 0.9

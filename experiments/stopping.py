@@ -32,9 +32,9 @@ from experiments.writing import Row, write
 from looktwice.calibration import crossfit
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.votes import Counts, Floats, LabelledVotes
-from looktwice.verdicts import stopping
-from looktwice.verdicts.learn import Collected, learn
-from looktwice.verdicts.stopping import ALLOWED, AdaptiveRule, Expected, Growth, Thrift
+from looktwice.decisions import stopping
+from looktwice.decisions.fitting import Collected, learn
+from looktwice.decisions.stopping import ALLOWED, AdaptiveRule, Expected, Growth, Thrift
 from looktwice.views import Panel
 
 RESULTS = Path(__file__).parent / "results"

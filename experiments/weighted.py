@@ -22,10 +22,10 @@ import numpy as np
 from experiments import general, script
 from experiments.writing import cells, merge
 from looktwice.calibration import crossfit
+from looktwice.calibration.conformal import draws
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import Floats, LabelledVotes, Places, Votes, base_tally
-from looktwice.verdicts.conformal import draws
-from looktwice.verdicts.profile import HeldOut
+from looktwice.decisions.profile import HeldOut
 from looktwice.views import GENERAL
 
 RESULTS = Path(__file__).parent / "results" / "weighted.csv"

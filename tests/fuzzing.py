@@ -40,6 +40,11 @@ from looktwice.classifiers.oip import OipClassifier
 from looktwice.classifiers.registry import connect, read_labels
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import Endpoint, HttpSettings, Reply, Transport
+from looktwice.decisions.fitting import Collected, learn
+from looktwice.decisions.judging import Verdict, judge
+from looktwice.decisions.policy import DecisionOptions
+from looktwice.decisions.profile import Figure, HeldOut, Profile, Result
+from looktwice.decisions.verdict_files import ScoreFile, unscored_record
 from looktwice.engine.budget import MICRO, Budget
 from looktwice.engine.ledger import maintenance
 from looktwice.engine.ledger.ledger import Claim, Ledger, Settled
@@ -48,19 +53,14 @@ from looktwice.engine.ledger.schema import Entry, Outcome, joined, keys
 from looktwice.engine.outcome import Cause, Unscored
 from looktwice.engine.query import again
 from looktwice.errors import LookTwiceError
+from looktwice.images import collection, datasets
+from looktwice.images.decode import decode
+from looktwice.images.image import MAX_PIXELS
 from looktwice.labelling.exchange import label_studio
-from looktwice.pictures import collection, datasets
-from looktwice.pictures.decode import decode
-from looktwice.pictures.image import MAX_PIXELS
 from looktwice.service.guards import Tokens
+from looktwice.service.label_interface import Interface, configuration
 from looktwice.transfer.latent import Cumulatives, describe
 from looktwice.transfer.noise import Measured, NoiseFile
-from looktwice.verdicts.files import ScoreFile, unscored_record
-from looktwice.verdicts.label_studio import Interface, configuration
-from looktwice.verdicts.learn import Collected, learn
-from looktwice.verdicts.look import Verdict, judge
-from looktwice.verdicts.policy import DecisionOptions
-from looktwice.verdicts.profile import Figure, HeldOut, Profile, Result
 from looktwice.views import RENDERER, Panel, parse, questions
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from looktwice.pictures.image import Image
+from looktwice.images.image import Image
 from looktwice.views import CANDIDATES, GENERAL, GRIDS, parse, questions
 from looktwice.views.panels import Panel
 from looktwice.views.rendering import render

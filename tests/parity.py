@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from serving import DEMO, clothes
 
 from looktwice import Model
-from looktwice.pictures.collection import labelled
-from looktwice.pictures.image import encode_png
-from looktwice.verdicts.look import Verdict
-from looktwice.verdicts.policy import DecisionKeywords
+from looktwice.decisions.judging import Verdict
+from looktwice.decisions.policy import DecisionKeywords
+from looktwice.images.collection import labelled
+from looktwice.images.image import encode_png
 
 DECISIONS: dict[str, DecisionKeywords] = {
     "none": {},

@@ -32,11 +32,11 @@ from workshop import start
 
 from looktwice import Model
 from looktwice.cli.app import app
+from looktwice.decisions.policy import DecisionOptions
 from looktwice.engine.options import AskOptions
-from looktwice.pictures.collection import labelled
-from looktwice.pictures.image import encode_png
+from looktwice.images.collection import labelled
+from looktwice.images.image import encode_png
 from looktwice.service import Limits, Place, run
-from looktwice.verdicts.policy import DecisionOptions
 from looktwice.views import Panel
 
 DEMO = Path(str(files("looktwice") / "demo"))

@@ -29,8 +29,8 @@ from looktwice.calibration.votes import Row, Votes
 from looktwice.classifiers import http
 from looktwice.classifiers.registry import connect
 from looktwice.errors import DataError, ImageError, TransientError
-from looktwice.pictures.decode import decode
-from looktwice.pictures.image import encode_png
+from looktwice.images.decode import decode
+from looktwice.images.image import encode_png
 from looktwice.views import Panel
 
 NAMES = (
@@ -206,7 +206,7 @@ DECODE = """
 import sys
 from pathlib import Path
 from looktwice.errors import ImageError
-from looktwice.pictures.decode import load
+from looktwice.images.decode import load
 try:
     load(Path(sys.argv[1]))
 except ImageError:

@@ -182,10 +182,11 @@ def test_a_percentage_is_written_with_a_space_everywhere() -> None:
     assert found == set()
 
 
-def test_the_picture_of_the_rooms_shows_the_imports_of_the_code() -> None:
-    fresh = subprocess.run([sys.executable, str(ROOT / "tools" / "rooms_figure.py")], capture_output=True, check=True)
-    kept = (ROOT / "docs" / "rooms.svg").read_bytes()
-    assert kept == fresh.stdout, "run: python tools/rooms_figure.py > docs/rooms.svg"
+def test_the_picture_of_the_packages_shows_the_imports_of_the_code() -> None:
+    script = str(ROOT / "tools" / "packages_figure.py")
+    fresh = subprocess.run([sys.executable, script], capture_output=True, check=True)
+    kept = (ROOT / "docs" / "packages.svg").read_bytes()
+    assert kept == fresh.stdout, "run: python tools/packages_figure.py > docs/packages.svg"
 
 
 def test_the_notebook_runs_to_its_end(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from workshop import command, run, start, write_pictures, write_profile
 from looktwice import files
 from looktwice.calibration.calibrators import dump
 from looktwice.calibration.jury import Jury
+from looktwice.decisions.verdict_files import ScoreFile
 from looktwice.errors import DataError
-from looktwice.pictures.image import encode_png
-from looktwice.verdicts.files import ScoreFile
+from looktwice.images.image import encode_png
 from looktwice.views import Panel
 
 

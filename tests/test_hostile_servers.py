@@ -13,11 +13,11 @@ from aiohttp import web
 from conformance.vendors import served
 from workshop import run, write_pictures, write_profile
 
+from looktwice.decisions import stored
 from looktwice.engine.ledger.maintenance import stats
+from looktwice.images.collection import read_truths
+from looktwice.images.image import encode_png
 from looktwice.labelling.labels import Click, Labels
-from looktwice.pictures.collection import read_truths
-from looktwice.pictures.image import encode_png
-from looktwice.verdicts import review
 
 
 @contextmanager
@@ -126,7 +126,7 @@ def test_a_spreadsheet_runs_neither_a_label_nor_a_name_and_looktwice_reads_both_
             cells = [cell for row in csv.reader(file) for cell in row]
         assert any(label in cell for cell in cells)
         assert not [cell for cell in cells if cell[:1] in {*"=+-@\t\r"}]
-    assert sorted((found.name, found.label) for found in review.read(out)) == sorted((name, label) for name in names)
+    assert sorted((found.name, found.label) for found in stored.read(out)) == sorted((name, label) for name in names)
     truths = read_truths(tmp_path / "labels.csv")
     assert {name: told.truth for name, told in truths.items()} == dict.fromkeys(names, label)
 

@@ -15,7 +15,7 @@ from workshop import call
 from looktwice import Model
 from looktwice.engine.outcome import Progress
 from looktwice.errors import DataError
-from looktwice.pictures.collection import labelled
+from looktwice.images.collection import labelled
 
 FIRST = 20
 PICTURES = 60

@@ -22,17 +22,17 @@ import pytest
 from faults import Running, fault_server
 from PIL import Image as Pillow
 from rich.console import Console
-from test_estimator import pictures
+from test_sklearn import pictures
 from waiting import until
 from workshop import brightest, write_pictures, write_profile
 
 import looktwice as lt
 from looktwice.calibration.votes import LabelledVotes
+from looktwice.decisions.profile import Profile
 from looktwice.engine.outcome import Progress
 from looktwice.engine.query import AnswerEvent
 from looktwice.errors import BudgetError, DataError, FitError, ImageError, LookTwiceError, ProfileError
-from looktwice.pictures.collection import Held, many, with_truths
-from looktwice.verdicts.profile import Profile
+from looktwice.images.collection import Held, many, with_truths
 
 VIEWS = "gaussian:0.1*4"
 IMAGES, LABELS = pictures(60)

@@ -45,20 +45,20 @@ from looktwice import AsyncModel, Model
 from looktwice.classifiers.registry import read_toml
 from looktwice.cli.app import app
 from looktwice.cli.options import _machines as machines
+from looktwice.decisions import judging
+from looktwice.decisions.evaluation import Evaluation
+from looktwice.decisions.judging import Verdict
+from looktwice.decisions.planning import strictest_guarantee
+from looktwice.decisions.policy import DecisionKeywords, DecisionOptions
+from looktwice.decisions.profile import Profile
 from looktwice.engine.ledger.maintenance import DayCost, stats
 from looktwice.engine.options import AskKeywords, AskOptions
 from looktwice.errors import BudgetError, ImageError, LookTwiceError
-from looktwice.estimator import LookTwice
-from looktwice.pictures.collection import find, labelled
-from looktwice.pictures.image import encode_png
+from looktwice.images.collection import find, labelled
+from looktwice.images.image import encode_png
 from looktwice.ray import Scorer
 from looktwice.service.replies import VerdictReply
-from looktwice.verdicts import look as looking
-from looktwice.verdicts.evaluate import Evaluation
-from looktwice.verdicts.look import Verdict
-from looktwice.verdicts.planning import strictest_guarantee
-from looktwice.verdicts.policy import DecisionKeywords, DecisionOptions
-from looktwice.verdicts.profile import Profile
+from looktwice.sklearn import LookTwice
 
 Run = Callable[..., CompletedProcess[str]]
 """Runs a command line, in this process or in one of its own."""
@@ -107,7 +107,7 @@ PYTHON = {
     "fit": {"noise": "calibration.paper:Transfer"},
     "tune": {"sizes": "blocking:Model.tune_sizes", "paper": "blocking:Model.search", "draws": "blocking:Model.search"},
     "look": {"burst": "blocking:Model.burst", "frames": "blocking:Model.burst"},
-    "score": {"verify": "verdicts.files:ScoreFile"},
+    "score": {"verify": "decisions.verdict_files:ScoreFile"},
     "evaluate": {},
     "check": {},
 }
@@ -118,11 +118,11 @@ FILES = {
     "out": "blocking:Model.save",
     "votes": "calibration.storage:save",
     "report": "report:write",
-    "truths": "pictures.datasets:open_labelled",
-    "truths_column": "pictures.datasets:open_labelled",
-    "take": "pictures.datasets:open_labelled",
+    "truths": "images.datasets:open_labelled",
+    "truths_column": "images.datasets:open_labelled",
+    "take": "images.datasets:open_labelled",
     "dry_run": "blocking:Model.estimate",
-    "json": "verdicts.evaluate:Evaluation.record",
+    "json": "decisions.evaluation:Evaluation.record",
     "json_log": "engine.outcome:Progress",
 }
 """The same for what any command reads, writes and tells."""
@@ -169,7 +169,7 @@ def judged(place: Path, options: DecisionOptions) -> list[Verdict]:
 
     async def work() -> list[Verdict]:
         async with AsyncModel(profile.classifier) as model:
-            found = looking.look(model.engine, find([place / "pictures"]), profile, options.of(profile))
+            found = judging.look(model.engine, find([place / "pictures"]), profile, options.of(profile))
             return [verdict async for verdict in found if isinstance(verdict, Verdict)]
 
     return asyncio.run(work())

@@ -18,8 +18,8 @@ pytest.importorskip("pyarrow", reason="no pyarrow here; pip install 'looktwice[p
 from looktwice import AskOptions
 from looktwice.calibration.votes import Row
 from looktwice.errors import DataError, LedgerError
-from looktwice.pictures.collection import Picture, find
-from looktwice.pictures.image import encode_png
+from looktwice.images.collection import Picture, find
+from looktwice.images.image import encode_png
 from looktwice.ray import Batch, Scorer, listed
 
 QUESTIONS = 1 + len(PANEL)

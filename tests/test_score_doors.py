@@ -13,10 +13,10 @@ from workshop import run
 from looktwice import LookTwice, Model
 from looktwice.calibration.crossfit import ONE_QUERY, OWN
 from looktwice.classifiers.registry import read_toml
+from looktwice.decisions.judging import Verdict
+from looktwice.decisions.profile import Profile
 from looktwice.errors import LookTwiceError, ProfileError
-from looktwice.pictures.collection import Picture, labelled
-from looktwice.verdicts.look import Verdict
-from looktwice.verdicts.profile import Profile
+from looktwice.images.collection import Picture, labelled
 
 VIEWS = "mirror zoom:1.15"
 

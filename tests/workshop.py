@@ -21,14 +21,14 @@ from looktwice.classifiers import trust
 from looktwice.classifiers.base import reading
 from looktwice.classifiers.registry import connect
 from looktwice.cli.app import main
+from looktwice.decisions.profile import Figure, HeldOut, Profile, Result
 from looktwice.engine.budget import Budget
 from looktwice.engine.engine import QueryEngine
 from looktwice.engine.ledger.places import open_ledger
 from looktwice.engine.limits import RetryPolicy
 from looktwice.engine.outcome import Unscored
 from looktwice.engine.runner import Settings
-from looktwice.pictures.collection import Picture, find
-from looktwice.verdicts.profile import Figure, HeldOut, Profile, Result
+from looktwice.images.collection import Picture, find
 from looktwice.views import Panel, renderer
 
 PANEL = Panel.parse("mirror rotation:20*3")

@@ -19,9 +19,9 @@ from threading import Thread
 
 from looktwice.classifiers.base import names_of
 from looktwice.classifiers.registry import connect
-from looktwice.pictures.collection import labelled
-from looktwice.pictures.decode import decode
-from looktwice.pictures.image import encode_png
+from looktwice.images.collection import labelled
+from looktwice.images.decode import decode
+from looktwice.images.image import encode_png
 
 DEMO = Path(str(files("looktwice") / "demo"))
 DESCRIPTION = re.compile(r"^    connector = .*?(?=^\S)", re.DOTALL | re.MULTILINE)

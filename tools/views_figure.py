@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image as Pillow
 from PIL import ImageDraw, ImageFont
 
-from looktwice.pictures.image import Image
+from looktwice.images.image import Image
 from looktwice.views import Panel, questions, render
 
 TARGET = Path(__file__).parents[1] / "docs" / "views.png"

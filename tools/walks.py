@@ -23,14 +23,14 @@ from types import FrameType
 
 import looktwice as lt
 from looktwice.cli.app import app
+from looktwice.decisions.policy import DecisionOptions
 from looktwice.engine.options import AskOptions
+from looktwice.images.collection import labelled
+from looktwice.images.image import encode_png
 from looktwice.model import AsyncModel
-from looktwice.pictures.collection import labelled
-from looktwice.pictures.image import encode_png
 from looktwice.service import Limits
 from looktwice.service.app import ServiceSettings, build
 from looktwice.service.guards import Tokens
-from looktwice.verdicts.policy import DecisionOptions
 
 SOURCE = Path(lt.__file__).parent
 DEMO = Path(str(files("looktwice") / "demo"))

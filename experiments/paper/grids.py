@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from looktwice.errors import DataError, ViewError
-from looktwice.pictures.image import Image
+from looktwice.images.image import Image
 from looktwice.views import GRIDS, Panel, Question, View
 from looktwice.views.base import Between, Pixels, register
 from looktwice.views.draws import words

@@ -17,8 +17,8 @@ from looktwice.calibration.votes import Codes
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
 from looktwice.errors import DataError, PermanentError
-from looktwice.pictures.collection import Picture
-from looktwice.pictures.datasets import CIFAR_HOME, ILSVRC_HOME, open_labelled
+from looktwice.images.collection import Picture
+from looktwice.images.datasets import CIFAR_HOME, ILSVRC_HOME, open_labelled
 
 Rows = NDArray[np.intp]
 SEED = 2024

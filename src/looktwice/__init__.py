@@ -20,35 +20,35 @@ if TYPE_CHECKING:
     from looktwice.calibration.votes import LabelledVotes as LabelledVotes
     from looktwice.calibration.votes import Votes as Votes
     from looktwice.classifiers.registry import connect as connect
+    from looktwice.decisions.evaluation import Evaluation as Evaluation
+    from looktwice.decisions.judging import Verdict as Verdict
+    from looktwice.decisions.policy import DecisionOptions as DecisionOptions
+    from looktwice.decisions.profile import Profile as Profile
     from looktwice.engine.engine import QueryEngine as QueryEngine
     from looktwice.engine.options import AskOptions as AskOptions
     from looktwice.engine.outcome import Unscored as Unscored
     from looktwice.errors import LookTwiceError as LookTwiceError
-    from looktwice.estimator import LookTwice as LookTwice
+    from looktwice.images.image import Image as Image
     from looktwice.model import AsyncModel as AsyncModel
-    from looktwice.pictures.image import Image as Image
-    from looktwice.verdicts.evaluate import Evaluation as Evaluation
-    from looktwice.verdicts.look import Verdict as Verdict
-    from looktwice.verdicts.policy import DecisionOptions as DecisionOptions
-    from looktwice.verdicts.profile import Profile as Profile
+    from looktwice.sklearn import LookTwice as LookTwice
     from looktwice.views import Panel as Panel
 
 _HOMES = {
     "QueryEngine": "engine.engine",
     "AskOptions": "engine.options",
     "AsyncModel": "model",
-    "DecisionOptions": "verdicts.policy",
-    "Evaluation": "verdicts.evaluate",
-    "Image": "pictures.image",
+    "DecisionOptions": "decisions.policy",
+    "Evaluation": "decisions.evaluation",
+    "Image": "images.image",
     "Model": "blocking",
     "Jury": "calibration.jury",
     "LabelledVotes": "calibration.votes",
     "Panel": "views",
-    "Profile": "verdicts.profile",
-    "LookTwice": "estimator",
+    "Profile": "decisions.profile",
+    "LookTwice": "sklearn",
     "LookTwiceError": "errors",
     "Unscored": "engine.outcome",
-    "Verdict": "verdicts.look",
+    "Verdict": "decisions.judging",
     "Votes": "calibration.votes",
     "connect": "classifiers.registry",
 }

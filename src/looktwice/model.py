@@ -17,6 +17,14 @@ from looktwice.calibration.base import Calibrator
 from looktwice.classifiers import trust
 from looktwice.classifiers.base import Pixels
 from looktwice.classifiers.registry import Source, connect, describe
+from looktwice.decisions import evaluation, fitting, judging, pilot, planning
+from looktwice.decisions.evaluation import Evaluation, VerdictsLike
+from looktwice.decisions.fitting import Collected
+from looktwice.decisions.judging import Judging, Verdict
+from looktwice.decisions.pilot import Choice, Selection, Setting
+from looktwice.decisions.policy import DecisionKeywords, DecisionOptions, Policy
+from looktwice.decisions.profile import Profile, Result
+from looktwice.decisions.stream import ExpectedAccuracy, Monitor
 from looktwice.engine import check
 from looktwice.engine.check import Checkup
 from looktwice.engine.engine import Estimate, QueryEngine
@@ -25,19 +33,11 @@ from looktwice.engine.options import AskKeywords, AskOptions, open_engine
 from looktwice.engine.outcome import Cause, Progress, Unscored
 from looktwice.engine.query import AnswerEvent, OnAnswer, askable
 from looktwice.errors import DataError, FitError, LookTwiceError, ProfileError, ViewError
-from looktwice.pictures import datasets, video
-from looktwice.pictures.collection import Picture, PictureLike, PicturesLike, many, one, with_truths
-from looktwice.pictures.descriptor import Floats, descriptor
-from looktwice.pictures.image import Image
+from looktwice.images import datasets, video
+from looktwice.images.collection import Picture, PictureLike, PicturesLike, many, one, with_truths
+from looktwice.images.descriptor import Floats, descriptor
+from looktwice.images.image import Image
 from looktwice.plots import figures
-from looktwice.verdicts import evaluate, learn, look, pilot, planning
-from looktwice.verdicts.evaluate import Evaluation, VerdictsLike
-from looktwice.verdicts.learn import Collected
-from looktwice.verdicts.look import Judging, Verdict
-from looktwice.verdicts.pilot import Choice, Selection, Setting
-from looktwice.verdicts.policy import DecisionKeywords, DecisionOptions, Policy
-from looktwice.verdicts.profile import Profile, Result
-from looktwice.verdicts.stream import ExpectedAccuracy, Monitor
 from looktwice.views import CANDIDATES, GENERAL, GENERAL16, PROMPTED, Panel, View, questions, render
 
 __all__ = [
@@ -222,8 +222,8 @@ class AsyncModel:
         found = _labelled(pictures, labels) if labels is not None else many(pictures)
         async with self._showing(len(found)) as engine:
             if views is None and self.profile:
-                return await learn.collect_for(engine, found, self.profile)
-            return await learn.collect(engine, found, panel_of(views))
+                return await fitting.collect_for(engine, found, self.profile)
+            return await fitting.collect(engine, found, panel_of(views))
 
     async def estimate(
         self,
@@ -268,7 +268,7 @@ class AsyncModel:
         """
         family = calibrators.named(calibrator)
         panel, found = panel_of(views, adaptive), _labelled(pictures, labels)
-        learn.check_teachable(found)
+        fitting.check_teachable(found)
         collected = await self._collected(found, panel)
         return self.learn(collected, family, fixed=None if views else len(GENERAL), max_error=max_error)
 
@@ -276,7 +276,7 @@ class AsyncModel:
         self, collected: Collected, calibrator: Calibrator, *, fixed: int | None = None, max_error: float | None = None
     ) -> Profile:
         """Fit on answers that `ask` gave; costs no query."""
-        self.profile = learn.learn(collected, calibrator, self.description, fixed=fixed, max_error=max_error)
+        self.profile = fitting.learn(collected, calibrator, self.description, fixed=fixed, max_error=max_error)
         return self.profile
 
     async def tune(
@@ -294,7 +294,7 @@ class AsyncModel:
         `loss` is what the views are to lower on held-out pictures.
         """
         found = _labelled(pictures, labels)
-        learn.check_teachable(found)
+        fitting.check_teachable(found)
         plan = self.plan(len(found), max_queries)
         async with self._showing(len(found)) as engine:
             chosen = await pilot.choose(engine, found, plan, self._candidates(), GENERAL, panels.LOSSES[loss])
@@ -351,11 +351,11 @@ class AsyncModel:
     ) -> Tuned:
         """The paper's search over the settings of one transformation, with the paper's Gaussian model."""
         grid, found = pilot.grid_of(family), _labelled(pictures, labels)
-        learn.check_teachable(found, pilot.SEARCHED)
+        fitting.check_teachable(found, pilot.SEARCHED)
         async with self._showing(len(grid) * len(found)) as engine:
             chosen, settings = await pilot.search(engine, found, grid, draws)
             _check_complete(engine)
-        self.profile = learn.learn(chosen.collected, paper.Gaussian(), self.description, n_selection=chosen.pilot)
+        self.profile = fitting.learn(chosen.collected, paper.Gaussian(), self.description, n_selection=chosen.pilot)
         return Tuned(self.profile, chosen, chosen.collected, tuple(settings))
 
     # Verdicts --------------------------------------------------------------------------------------------------------
@@ -444,7 +444,7 @@ class AsyncModel:
             raise DataError("a burst is two or more photos of one thing, or one short video; give them all")
         named = [one(photo, f"photo {place}") for place, photo in enumerate(photos, 1)]
         async with self._showing(len(named)) as engine:
-            return await look.burst(engine, named, self.fitted(), on_answer)
+            return await judging.burst(engine, named, self.fitted(), on_answer)
 
     def frames(self, path: Path, count: int) -> list[Picture]:
         """Some frames of a video as the photos of a burst; an ImageError says why there are none."""
@@ -464,12 +464,12 @@ class AsyncModel:
         Each is handed over as soon as it and those before it are answered; `on_answer` is called with each answer as
         it arrives.
         """
-        policy, judging = self._judging(replace(options, **decision))
+        policy, judge = self._judging(replace(options, **decision))
         found = pictures if isinstance(pictures, Iterator) else many(pictures)
         total = None if isinstance(found, Iterator) else len(found)
         async with (
             self._showing(total) as engine,
-            aclosing(look.look(engine, found, self.fitted(), policy, on_answer, judging)) as verdicts,
+            aclosing(judging.look(engine, found, self.fitted(), policy, on_answer, judge)) as verdicts,
         ):
             async for verdict in verdicts:
                 yield verdict
@@ -506,16 +506,16 @@ class AsyncModel:
         """
         policy, found = self.policy(options, **decision), _labelled(pictures, labels)
         # In a thread, since they may be what `score` of this very model is about to give.
-        others = None if unlabelled is None else await asyncio.to_thread(evaluate.verdicts_of, unlabelled)
+        others = None if unlabelled is None else await asyncio.to_thread(evaluation.verdicts_of, unlabelled)
         if others is not None:
             metrics.check_powered(len(found), len(others))
         async with self._showing(len(found)) as engine:
-            collected = await learn.collect_for(engine, found, self.fitted(), policy)
-        return evaluate.evaluation(collected, self.fitted(), policy, others)
+            collected = await fitting.collect_for(engine, found, self.fitted(), policy)
+        return evaluation.evaluation(collected, self.fitted(), policy, others)
 
     async def _collected(self, pictures: Sequence[Picture], panel: Panel) -> Collected:
         async with self._showing(len(pictures)) as engine:
-            collected = await learn.collect(engine, pictures, panel)
+            collected = await fitting.collect(engine, pictures, panel)
             _check_complete(engine)
         if collected.unscored:
             first = collected.unscored[0]

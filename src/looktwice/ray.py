@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice import AskOptions, DecisionOptions, Model, Profile, Unscored, Verdict, files
+from looktwice.decisions.verdict_files import COLUMNS, record, unscored_record
 from looktwice.errors import DataError, MissingExtra
-from looktwice.pictures.collection import ENDINGS, few, find
-from looktwice.pictures.image import encode_png, shown
-from looktwice.verdicts.files import COLUMNS, record, unscored_record
+from looktwice.images.collection import ENDINGS, few, find
+from looktwice.images.image import encode_png, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,11 +12,11 @@ from looktwice.calibration import calibrators, crossfit, logit, metrics, scored
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.scales import Scale
 from looktwice.calibration.votes import UNLISTED, Evidence, Floats, LabelledVotes, Row, Votes
+from looktwice.decisions.evaluation import guarantees
+from looktwice.decisions.fitting import Collected
+from looktwice.decisions.policy import Policy
+from looktwice.decisions.profile import HeldOut
 from looktwice.errors import DataError
-from looktwice.verdicts.evaluate import guarantees
-from looktwice.verdicts.learn import Collected
-from looktwice.verdicts.policy import Policy
-from looktwice.verdicts.profile import HeldOut
 from looktwice.views import Panel
 
 CLASSES = 12

@@ -25,7 +25,7 @@ from looktwice.classifiers.chat.openai import connect as connect_openai
 from looktwice.classifiers.chat.openai import connect_http as connect_openai_http
 from looktwice.classifiers.registry import connect
 from looktwice.errors import ImageError, PermanentError, QuotaError, TransientError
-from looktwice.pictures.decode import decode
+from looktwice.images.decode import decode
 
 LABELS = ("cat", "dog", "T-shirt/top", "Ankle boot", "7", "C", "C++")
 SYNONYMS = {"dog": ("puppy", "hot dog"), "Ankle boot": ("Stiefelette",)}

@@ -21,9 +21,9 @@ from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import NO_LABEL, AnyClassifier, Names, as_word, names_of, position_word
 from looktwice.classifiers.chat import openai
 from looktwice.classifiers.registry import connect, read_labels
+from looktwice.decisions.profile import Profile
 from looktwice.errors import PermanentError, ProfileError
-from looktwice.pictures.collection import find
-from looktwice.verdicts.profile import Profile
+from looktwice.images.collection import find
 from looktwice.views import Panel
 
 

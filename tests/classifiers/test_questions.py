@@ -24,9 +24,9 @@ from looktwice.classifiers.chat.model import Asked, ChatClassifier
 from looktwice.classifiers.chat.prompts import usual_wordings
 from looktwice.engine.query import askable
 from looktwice.errors import PermanentError, ViewError
+from looktwice.images.image import Image
 from looktwice.model import AsyncModel
 from looktwice.phrasing import AS_DESCRIBED, LabelOrder, Phrasing
-from looktwice.pictures.image import Image
 from looktwice.views import CANDIDATES, PROMPTED, Panel, Question, parse, questions, render
 
 VENDORS = {"openai": openai, "responses": responses, "anthropic": anthropic, "gemini": gemini}

@@ -38,7 +38,7 @@ from looktwice.classifiers.chat import anthropic, openai
 from looktwice.classifiers.registry import connect as connect_any
 from looktwice.classifiers.secrets import LEAST, MASK, Secrets
 from looktwice.errors import ClassifierError, LookTwiceError, PermanentError
-from looktwice.pictures.image import encode_png
+from looktwice.images.image import encode_png
 
 VARIABLE = "ECHOED_KEY"
 KEYS = (

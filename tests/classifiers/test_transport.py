@@ -37,7 +37,7 @@ from looktwice.engine.ledger import maintenance
 from looktwice.engine.limits import RetryPolicy
 from looktwice.engine.outcome import Unscored
 from looktwice.errors import ClassifierError, PermanentError, TransientError
-from looktwice.pictures.image import Image
+from looktwice.images.image import Image
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 MANNERS = HttpSettings(timeout=5.0, connect_timeout=2.0, max_reply_bytes=1000)

@@ -23,7 +23,7 @@ from looktwice.classifiers import trust
 from looktwice.classifiers.registry import PROTOCOLS, connect, resolve
 from looktwice.classifiers.secrets import Secrets
 from looktwice.errors import UntrustedError
-from looktwice.pictures.datasets import open_labelled as labelled
+from looktwice.images.datasets import open_labelled as labelled
 
 DEMO = Path(str(files("looktwice") / "demo"))
 WATCHED = ("socket.", "subprocess.", "os.exec", "os.posix_spawn", "os.fork", "os.system")

@@ -16,8 +16,8 @@ from workshop import run, write_profile
 
 from looktwice.calibration.votes import Votes
 from looktwice.cli.fit import tell_mismatch
-from looktwice.pictures.collection import find
-from looktwice.verdicts.policy import DecisionOptions
+from looktwice.decisions.policy import DecisionOptions
+from looktwice.images.collection import find
 
 DEMO = Path(str(files("looktwice") / "demo"))
 CLOTHES = DEMO / "pictures.npz"

@@ -22,10 +22,10 @@ from looktwice.calibration.votes import Row, Votes
 from looktwice.classifiers.base import Answer, Pixels, Terms
 from looktwice.cli import console, demo
 from looktwice.cli.console import Output, watched
+from looktwice.decisions.profile import Result
 from looktwice.engine.budget import Budget
 from looktwice.model import AsyncModel
 from looktwice.progress import Spending
-from looktwice.verdicts.profile import Result
 
 
 @dataclass

@@ -11,8 +11,8 @@ import pytest
 from serving import clothes
 from workshop import run
 
-from looktwice.verdicts import planning
-from looktwice.verdicts.profile import Profile
+from looktwice.decisions import planning
+from looktwice.decisions.profile import Profile
 
 DEMO = Path(str(files("looktwice") / "demo"))
 PICTURES = str(DEMO / "pictures.npz")

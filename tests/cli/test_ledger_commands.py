@@ -14,7 +14,7 @@ from workshop import run, write_pictures, write_profile
 
 from looktwice.engine.ledger import schema, sessions
 from looktwice.engine.ledger.sqlite import default_path
-from looktwice.pictures.collection import find
+from looktwice.images.collection import find
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ from looktwice.classifiers.base import Terms
 from looktwice.cli.console import Output
 from looktwice.cli.ray import Job, Machines, MaxBad, Run, Tally, _interruptible, crew, score, shared_ledger
 from looktwice.cli.verdict_folder import VerdictFolder
+from looktwice.decisions.policy import DecisionOptions
 from looktwice.engine.options import AskOptions
 from looktwice.errors import DataError, FleetError, ProfileError
-from looktwice.verdicts.policy import DecisionOptions
 
 
 @pytest.fixture

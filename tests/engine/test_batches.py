@@ -267,7 +267,7 @@ def test_a_batch_whose_id_was_lost_is_found_though_our_clock_is_hours_ahead(vend
 
 def test_stopping_early_takes_two_rounds(tmp_path: Path) -> None:
     from looktwice.engine.query import Rounds
-    from looktwice.pictures.collection import many
+    from looktwice.images.collection import many
     from looktwice.views import Panel
 
     panel = Panel.parse("mirror zoom:1.15 turn:8 turn:-8")

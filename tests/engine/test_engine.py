@@ -36,7 +36,7 @@ from looktwice.engine.limits import RetryPolicy
 from looktwice.engine.outcome import Cause, Unscored
 from looktwice.engine.query import Rounds
 from looktwice.errors import ClassifierError, LedgerError, LookTwiceError, PermanentError, QuotaError, TransientError
-from looktwice.pictures.collection import Picture, find
+from looktwice.images.collection import Picture, find
 
 KILLS = int(os.environ.get("LOOKTWICE_KILLS", "6"))
 

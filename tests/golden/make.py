@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from looktwice import Model, Verdict
-from looktwice.pictures.collection import Picture, labelled
+from looktwice.images.collection import Picture, labelled
 
 HERE = Path(__file__).parent
 DEMO = Path(str(files("looktwice") / "demo"))

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from workshop import run
 
+from looktwice.decisions.stored import StoredVerdict
 from looktwice.errors import DataError
+from looktwice.images.collection import labelled
+from looktwice.images.decode import decode
 from looktwice.labelling.exchange import label_studio, write_labels
-from looktwice.pictures.collection import labelled
-from looktwice.pictures.decode import decode
-from looktwice.verdicts.label_studio import NONE, UNSURE, Interface, configuration
-from looktwice.verdicts.review import StoredVerdict
+from looktwice.service.label_interface import NONE, UNSURE, Interface, configuration
 
 HEADER = "name,label,confidence,base,votes,decision"
 NAMES = ("a.png", "b & <c>.png", "sub/ü.png")

@@ -8,10 +8,10 @@ import pytest
 from serving import DEMO
 from workshop import run
 
+from looktwice.decisions.profile import Profile
+from looktwice.images.collection import labelled
+from looktwice.images.image import encode_png
 from looktwice.labelling.labels import Click, Labels
-from looktwice.pictures.collection import labelled
-from looktwice.pictures.image import encode_png
-from looktwice.verdicts.profile import Profile
 
 
 @pytest.fixture

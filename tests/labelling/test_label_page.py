@@ -23,8 +23,8 @@ from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 from serving import DEMO, Service, started
 from test_docs import free_port
 
-from looktwice.pictures.collection import find, labelled
-from looktwice.pictures.image import encode_png
+from looktwice.images.collection import find, labelled
+from looktwice.images.image import encode_png
 
 CHROMIUM = next(filter(None, map(shutil.which, (os.environ.get("CHROMIUM") or "chromium", "chromium-browser"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; tools/browser.sh installs it")

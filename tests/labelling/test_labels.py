@@ -17,9 +17,9 @@ from serving import started
 from workshop import run
 
 from looktwice.errors import DataError
+from looktwice.images.collection import labelled
+from looktwice.images.image import encode_png
 from looktwice.labelling.labels import Click, Labels
-from looktwice.pictures.collection import labelled
-from looktwice.pictures.image import encode_png
 
 
 def photos(folder: Path, count: int) -> list[str]:

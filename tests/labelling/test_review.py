@@ -19,11 +19,11 @@ from test_label_page import CHROMIUM, browser, inspect, offered, press, unpack, 
 from workshop import command, run
 
 from looktwice.cli import label as cli_label
+from looktwice.decisions.stored import StoredVerdict, doubtful, read
 from looktwice.errors import DataError, MissingExtra
-from looktwice.pictures.collection import labelled
+from looktwice.images.collection import labelled
+from looktwice.labelling.audit import Audit
 from looktwice.service import Place
-from looktwice.verdicts.audit import Audit
-from looktwice.verdicts.review import StoredVerdict, doubtful, read
 
 __all__ = ["browser"]
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")

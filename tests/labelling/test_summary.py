@@ -7,9 +7,9 @@ import pytest
 
 from looktwice.calibration import crossfit, metrics
 from looktwice.calibration.jury import Jury
+from looktwice.calibration.risk import threshold
 from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.labelling.summary import FEWEST, LabelSummary, summarise
-from looktwice.verdicts.risk import threshold
 
 
 def voted(pictures: int, hard: float = 0.3, seed: int = 0) -> LabelledVotes:

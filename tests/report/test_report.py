@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from workshop import run
 
 from looktwice import Model
-from looktwice.calibration import crossfit, storage, votes
+from looktwice.calibration import crossfit, risk, storage, votes
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.calibrators import dump
 from looktwice.calibration.jury import Jury
@@ -29,20 +29,20 @@ from looktwice.calibration.shares import Isotonic, Probit
 from looktwice.calibration.votes import MISSING, Evidence, Votes
 from looktwice.classifiers.python import PythonClassifier
 from looktwice.cli.evaluate import _described, report
+from looktwice.decisions import evaluation, fitting, planning
+from looktwice.decisions.fitting import Collected
+from looktwice.decisions.policy import DecisionOptions, Policy
+from looktwice.decisions.profile import HeldOut, Profile
 from looktwice.engine.budget import MICRO
 from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.errors import DataError, ImageError, LookTwiceError
-from looktwice.pictures.collection import Picture, find
-from looktwice.pictures.image import Image, WorkingSize, encode_png
+from looktwice.images.collection import Picture, find
+from looktwice.images.image import Image, WorkingSize, encode_png
 from looktwice.report import ReportInputs, findings, gallery, page, write
 from looktwice.report.inputs import judge, weigh
 from looktwice.report.page import roughly
 from looktwice.transfer.latent import Cumulatives, describe
 from looktwice.transfer.noise import Measured, NoiseFile
-from looktwice.verdicts import evaluate, learn, planning, risk
-from looktwice.verdicts.learn import Collected
-from looktwice.verdicts.policy import DecisionOptions, Policy
-from looktwice.verdicts.profile import HeldOut, Profile
 from looktwice.views import Panel
 
 PANEL = "mirror zoom:1.15 turn:-8 turn:8"
@@ -94,7 +94,7 @@ def bare(told: Votes) -> Votes:
 def profiled(
     n_selection: Collected, calibrator: Calibrator | None = None, description: str = "python:zoo:label"
 ) -> Profile:
-    return learn.learn(n_selection, calibrator or Jury(), description)
+    return fitting.learn(n_selection, calibrator or Jury(), description)
 
 
 def inputs(tested: Collected, profile: Profile, **more: object) -> ReportInputs:
@@ -177,7 +177,7 @@ def near(text: str) -> str:
 
 def test_the_table_holds_the_figures_and_intervals_that_assess_computes(profile: Profile, tested: Collected) -> None:
     read = Read(page(inputs(tested, profile, results=())))
-    for result in evaluate.assess(tested, profile):
+    for result in evaluation.assess(tested, profile):
         cells = read.row("Figures", result.calibrator)
         assert cells[1] == str(result.queries)
         for cell, key in zip(cells[2:], ("accuracy", "ece", "auroc", "brier", "nll"), strict=True):
@@ -293,7 +293,7 @@ def test_votes_that_list_the_labels_in_another_order_are_judged_alike() -> None:
 
 def test_pictures_on_which_the_views_were_chosen_are_not_judged() -> None:
     taught = collected(400, seed=6)
-    profile = learn.learn(taught, Jury(), "python:zoo:label", n_selection=100)
+    profile = fitting.learn(taught, Jury(), "python:zoo:label", n_selection=100)
     judged = judge(inputs(taught, profile))
     assert judged is not None
     assert judged.taught
@@ -305,7 +305,7 @@ def test_pictures_on_which_the_views_were_chosen_are_not_judged() -> None:
 
 def test_pictures_that_taught_are_known_again_where_the_panel_goes_on_for_unsure_ones() -> None:
     taught = collected(200, panel=f"{PANEL} blur:1 turn:15", seed=22)
-    judged = judge(inputs(taught, learn.learn(taught, Jury(), "python:zoo:label", fixed=4)))
+    judged = judge(inputs(taught, fitting.learn(taught, Jury(), "python:zoo:label", fixed=4)))
     assert judged is not None
     assert judged.taught
 

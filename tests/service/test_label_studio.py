@@ -19,8 +19,8 @@ from serving import Reply, Service, clothes, learn_profile, serving
 
 from looktwice.errors import LookTwiceError
 from looktwice.service import Limits
+from looktwice.service.label_interface import configuration
 from looktwice.service.label_studio import Studio
-from looktwice.verdicts.label_studio import configuration
 
 RECORDED = json.loads((Path(__file__).parent / "label_studio_requests.json").read_text())
 KEY = "the-key-of-label-studio"

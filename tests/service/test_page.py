@@ -19,7 +19,7 @@ from parity import fish
 from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 from serving import PANEL, Service, clothes, learn_profile, serving, started
 
-from looktwice.pictures.image import encode_png
+from looktwice.images.image import encode_png
 
 CHROMIUM = next(filter(None, map(shutil.which, (os.environ.get("CHROMIUM") or "chromium", "chromium-browser"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; tools/browser.sh installs it")

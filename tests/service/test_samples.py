@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from looktwice import Model
-from looktwice.pictures import collection
-from looktwice.verdicts.look import Verdict
+from looktwice.decisions.judging import Verdict
+from looktwice.images import collection
 
 SAMPLES = Path(str(files("looktwice") / "service" / "page" / "samples"))
 DEMO = Path(str(files("looktwice") / "demo"))

@@ -18,13 +18,13 @@ from serving import DEMO, PANEL, Service, clothes, learn_profile, serving
 from support.engines import engine_for
 
 from looktwice.classifiers.registry import connect
-from looktwice.pictures.collection import Picture
-from looktwice.pictures.decode import decode
-from looktwice.pictures.image import encode_jpeg, encode_png
+from looktwice.decisions import judging
+from looktwice.decisions.judging import Verdict
+from looktwice.decisions.profile import Profile
+from looktwice.images.collection import Picture
+from looktwice.images.decode import decode
+from looktwice.images.image import encode_jpeg, encode_png
 from looktwice.service.bodies import Opened, Upload
-from looktwice.verdicts import look as looking
-from looktwice.verdicts.look import Verdict
-from looktwice.verdicts.profile import Profile
 
 LIMITS = {"body": 200_000, "pixels": 40_000, "pictures": 4}
 JSON = "application/json"
@@ -54,7 +54,7 @@ async def test_a_raw_body_a_form_and_base64_get_the_verdict_that_the_library_giv
     shirt = clothes()[0]
     picture = Picture("shirt", None, Opened(Upload("shirt", shirt), 10_000))
     engine = engine_for(connect(DEMO / "fashion.toml"))
-    (verdict,) = [v async for v in looking.look(engine, [picture], Profile.load(profile))]
+    (verdict,) = [v async for v in judging.look(engine, [picture], Profile.load(profile))]
     assert isinstance(verdict, Verdict)
     encoded = json.dumps({"image": base64.b64encode(shirt).decode(), "name": "shirt"}).encode()
     for reply in (

@@ -15,16 +15,16 @@ from waiting import until_async
 from workshop import write_profile
 
 from looktwice.classifiers.base import Answer, Pixels, Terms
+from looktwice.decisions.policy import DecisionOptions
 from looktwice.engine.query import AnswerEvent
 from looktwice.errors import ChangedError, ClassifierError, ImageError, PermanentError
+from looktwice.images.collection import Held, Picture
+from looktwice.images.image import Image
 from looktwice.model import AsyncModel
-from looktwice.pictures.collection import Held, Picture
-from looktwice.pictures.image import Image
 from looktwice.service import Limits
 from looktwice.service.looks import Looks
 from looktwice.service.metrics import Metrics
 from looktwice.service.replies import Refusal
-from looktwice.verdicts.policy import DecisionOptions
 from looktwice.views import Panel
 
 PANEL = Panel.parse("mirror turn:8")

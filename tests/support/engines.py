@@ -17,7 +17,7 @@ from looktwice.engine.meter import Meter
 from looktwice.engine.outcome import Unscored
 from looktwice.engine.query import Scores
 from looktwice.engine.runner import Settings
-from looktwice.pictures.collection import Picture
+from looktwice.images.collection import Picture
 from looktwice.views import Panel
 
 HURRY = RetryPolicy(backoff=0.01, attempts=12, few=12, longest=0.2)

@@ -13,8 +13,8 @@ import looktwice
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.storage import load
 from looktwice.calibration.votes import LabelledVotes
+from looktwice.decisions.profile import Profile
 from looktwice.transfer.borrow import Pupil, fit_towards
-from looktwice.verdicts.profile import Profile
 
 DEMO = Path(looktwice.__file__).parent / "demo"
 PICTURES = DEMO / "pictures.npz"

@@ -25,14 +25,14 @@ from looktwice.calibration.paper import Naive, Transfer
 from looktwice.calibration.votes import Votes
 from looktwice.classifiers.registry import connect
 from looktwice.cli.open_model import Transferred, judged
+from looktwice.decisions import fitting
+from looktwice.decisions.profile import Profile
 from looktwice.errors import DataError, ViewError
-from looktwice.pictures.collection import Picture, find, labelled
-from looktwice.pictures.image import encode_jpeg
+from looktwice.images.collection import Picture, find, labelled
+from looktwice.images.image import encode_jpeg
 from looktwice.transfer.latent import GRID, Reading
 from looktwice.transfer.noise import NoiseFile, Probe, Survey, drawn, filed, fold, probe, probes
 from looktwice.transfer.onnx_features import OnnxModel, open_onnx
-from looktwice.verdicts import learn
-from looktwice.verdicts.profile import Profile
 from looktwice.views import Panel, parse, questions, render
 
 DEMO = Path(looktwice.__file__).parent / "demo"
@@ -103,7 +103,7 @@ def test_the_open_model_is_shown_what_a_closed_one_would_be(
     clothes: list[Picture], found: list[Probe], model: OnnxModel
 ) -> None:
     engine = engine_for(connect(DEMO / "fashion.toml"))
-    collected = asyncio.run(learn.collect(engine, clothes, Panel.parse(f"rotation:20*{DRAWS}")))
+    collected = asyncio.run(fitting.collect(engine, clothes, Panel.parse(f"rotation:20*{DRAWS}")))
     assert collected.votes.base.tolist() == [item.readings[1].label for item in found]
     assert collected.votes.views.tolist() == [item.readings[1].labels.tolist() for item in found]
 
@@ -113,7 +113,7 @@ def test_a_photo_is_brought_to_the_working_size_first(model: OnnxModel, tmp_path
     (tmp_path / "photo.jpg").write_bytes(encode_jpeg(colours.repeat(20, 0).repeat(20, 1), 90))
     (photo,) = find([tmp_path / "photo.jpg"])
     collected = asyncio.run(
-        learn.collect(engine_for(connect(DEMO / "fashion.toml")), [photo], Panel.parse(f"rotation:20*{DRAWS}"))
+        fitting.collect(engine_for(connect(DEMO / "fashion.toml")), [photo], Panel.parse(f"rotation:20*{DRAWS}"))
     )
     (seen,) = probes(model, [photo], [parse("rotation:20")], DRAWS)
     assert isinstance(seen, Probe)

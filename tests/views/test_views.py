@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy import ndimage, stats
 
 from looktwice.errors import ViewError
+from looktwice.images.image import Image
 from looktwice.phrasing import AS_DESCRIBED
-from looktwice.pictures.image import Image
 from looktwice.views import (
     CANDIDATES,
     FAMILIES,

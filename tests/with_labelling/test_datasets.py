@@ -13,8 +13,8 @@ from serving import DEMO, PANEL
 
 from looktwice import Model
 from looktwice.errors import DataError
+from looktwice.images.collection import labelled
 from looktwice.labelling.exchange import datasets as exchange
-from looktwice.pictures.collection import labelled
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ from label_studio_sdk import LabelStudio
 from serving import DEMO, clothes, form, learn_profile, started
 from workshop import run
 
-from looktwice.pictures.collection import labelled
-from looktwice.verdicts.label_studio import NONE, UNSURE
+from looktwice.images.collection import labelled
+from looktwice.service.label_interface import NONE, UNSURE
 
 PROGRAM = os.environ.get("LABEL_STUDIO", ".venv-label-studio/bin/label-studio")
 TOKEN = "0123456789abcdef0123456789abcdef01234567"

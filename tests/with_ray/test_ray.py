@@ -38,12 +38,12 @@ from workshop import PANEL, command, write_pictures, write_profile
 
 import looktwice
 from looktwice import Model
+from looktwice.decisions.judging import Verdict
+from looktwice.decisions.policy import DecisionKeywords
 from looktwice.engine.ledger import maintenance
-from looktwice.pictures.collection import labelled
-from looktwice.pictures.image import encode_png
+from looktwice.images.collection import labelled
+from looktwice.images.image import encode_png
 from looktwice.ray import SOURCE, filesystem
-from looktwice.verdicts.look import Verdict
-from looktwice.verdicts.policy import DecisionKeywords
 
 DEMO = Path(looktwice.__file__).parent / "demo"
 PAGE = Path(__file__).parents[2] / "docs" / "scale.md"

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.errors import PermanentError
-from looktwice.pictures.collection import find
+from looktwice.images.collection import find
 from looktwice.transfer.latent import Cumulatives, describe, read
 from looktwice.transfer.noise import fold, probes
 from looktwice.transfer.torch_features import TorchModel

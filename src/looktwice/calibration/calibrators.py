@@ -11,7 +11,7 @@ from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.paper import Gaussian, Naive, Transfer
 from looktwice.calibration.shares import Beta, Constant, Isotonic, Probit
 from looktwice.errors import DataError, FitError
-from looktwice.pictures.image import shown
+from looktwice.images.image import shown
 
 FAMILIES: dict[str, type[Calibrator]] = {
     family.name: family for family in (Naive, Constant, Gaussian, Transfer, Probit, Beta, Isotonic, Jury, Prefixes)

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.errors import PermanentError
+from looktwice.images.image import PHOTO, WorkingSize
 from looktwice.phrasing import AS_DESCRIBED, Phrasing
-from looktwice.pictures.image import PHOTO, WorkingSize
 
 Pixels = NDArray[np.uint8]
 

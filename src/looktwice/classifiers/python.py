@@ -28,7 +28,7 @@ import numpy as np
 
 from looktwice.classifiers.base import KEPT_OPTIONS, NO_LABEL, Answer, Classifier, Pixels, Settings, Terms, fingerprint
 from looktwice.errors import PermanentError
-from looktwice.pictures.image import PHOTO, WorkingSize
+from looktwice.images.image import PHOTO, WorkingSize
 
 T = TypeVar("T")
 

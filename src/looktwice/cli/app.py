@@ -61,9 +61,9 @@ from looktwice.cli.options import (
 if TYPE_CHECKING:
     from looktwice.cli.console import Output
     from looktwice.cli.ray import Machines
+    from looktwice.decisions.policy import DecisionOptions
     from looktwice.engine.options import AskOptions
     from looktwice.service import Place
-    from looktwice.verdicts.policy import DecisionOptions
 
 NOT_SCORED = 3
 """The exit code when some pictures were not scored, whatever the cause."""

@@ -26,16 +26,16 @@ from looktwice import progress
 from looktwice.calibration.crossfit import ONE_QUERY, OWN
 from looktwice.classifiers import trust
 from looktwice.classifiers.registry import resolve
+from looktwice.decisions.planning import LADDER, least_error, selection_level
+from looktwice.decisions.policy import NEVER, DecisionOptions, Policy
+from looktwice.decisions.profile import Profile, Result
 from looktwice.engine.engine import Estimate
 from looktwice.engine.options import ledger_name, run
 from looktwice.engine.outcome import Unscored
 from looktwice.errors import LookTwiceError
+from looktwice.images.collection import Picture
 from looktwice.model import AsyncModel
-from looktwice.pictures.collection import Picture
 from looktwice.progress import ERR, say
-from looktwice.verdicts.planning import LADDER, least_error, selection_level
-from looktwice.verdicts.policy import NEVER, DecisionOptions, Policy
-from looktwice.verdicts.profile import Profile, Result
 from looktwice.views import Panel
 
 T = TypeVar("T")

@@ -29,16 +29,16 @@ from looktwice.calibration.jury import Jury
 from looktwice.calibration.paper import Gaussian, Naive
 from looktwice.calibration.shares import Constant, Probit
 from looktwice.cli import console
+from looktwice.decisions import evaluation
+from looktwice.decisions.evaluation import Evaluation
+from looktwice.decisions.fitting import Collected
+from looktwice.decisions.judging import percent
+from looktwice.decisions.profile import Profile, Result
 from looktwice.engine import options as session
 from looktwice.files import make_folder
+from looktwice.images.collection import Picture, labelled
 from looktwice.model import AsyncModel
-from looktwice.pictures.collection import Picture, labelled
 from looktwice.progress import say
-from looktwice.verdicts import evaluate
-from looktwice.verdicts.evaluate import Evaluation
-from looktwice.verdicts.learn import Collected
-from looktwice.verdicts.look import percent
-from looktwice.verdicts.profile import Profile, Result
 from looktwice.views import GENERAL
 
 FIT = 1000
@@ -144,7 +144,7 @@ async def _compare(description: str, clothes: list[Picture], folder: Path) -> tu
     outcomes.append(tuned[likely].outcome(Probit(), f"probit, {likely}"))
     outcomes.append(jury.outcome(Jury(), "jury"))
     profile = model.learn(jury.train, Jury())
-    whole = evaluate.evaluation(jury.test, profile, model.policy(max_error=MAX_ERROR))
+    whole = evaluation.evaluation(jury.test, profile, model.policy(max_error=MAX_ERROR))
     ways = [Way.of(f"labels of 1 + {len(GENERAL)} queries", whole), *await _ways(description, clothes, folder)]
     results = [Result.of(outcome) for outcome in outcomes]
     return Demo(results, ways, outcomes[-1], test, jury.test.votes.vocabulary, folder), profile, jury

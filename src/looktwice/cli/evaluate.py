@@ -26,22 +26,22 @@ from looktwice.cli.console import (
 )
 from looktwice.cli.fit import tell_duplicates
 from looktwice.cli.options import check_places
+from looktwice.decisions import planning
+from looktwice.decisions.evaluation import Evaluation
+from looktwice.decisions.policy import DecisionOptions
+from looktwice.decisions.profile import Profile
 from looktwice.engine.budget import micros
 from looktwice.engine.ledger import maintenance
 from looktwice.engine.ledger.places import MEMORY, OFF, POSTGRES
 from looktwice.engine.options import ledger_place, run
 from looktwice.errors import DataError, ImageError
+from looktwice.images import datasets
+from looktwice.images.collection import Picture, find
+from looktwice.images.descriptor import descriptor
 from looktwice.model import AsyncModel
-from looktwice.pictures import datasets
-from looktwice.pictures.collection import Picture, find
-from looktwice.pictures.descriptor import descriptor
 from looktwice.progress import say
 from looktwice.report import MAX_ERROR, ReportInputs, write
 from looktwice.transfer.noise import NoiseFile
-from looktwice.verdicts import planning
-from looktwice.verdicts.evaluate import Evaluation
-from looktwice.verdicts.policy import DecisionOptions
-from looktwice.verdicts.profile import Profile
 
 
 def evaluate(

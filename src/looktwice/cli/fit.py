@@ -11,15 +11,15 @@ from looktwice.calibration import calibrators, crossfit, paper, storage
 from looktwice.calibration.votes import LabelledVotes
 from looktwice.cli.console import OUT, Output, complain, estimate, print_json, results_table, safe, say_reach, watched
 from looktwice.cli.options import check_places
+from looktwice.decisions import fitting, stopping
+from looktwice.decisions.fitting import Collected
 from looktwice.engine.options import run
 from looktwice.engine.outcome import Cause
 from looktwice.errors import FitError, UnscoredError
+from looktwice.images.collection import Picture, few
 from looktwice.model import AsyncModel, panel_of
-from looktwice.pictures.collection import Picture, few
 from looktwice.progress import say
 from looktwice.transfer.noise import NoiseFile
-from looktwice.verdicts import learn, stopping
-from looktwice.verdicts.learn import Collected
 from looktwice.views import GENERAL
 
 SEVERAL, MANY = 3, 0.2
@@ -46,7 +46,7 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
     if (noise is not None) != (name == paper.Transfer.name):
         raise FitError("--calibrator transfer and --noise, the file that `looktwice noise` writes, belong together")
     calibrator = calibrators.named(name) if noise is None else paper.Transfer(noise=NoiseFile.load(noise).of(panel))
-    learn.check_teachable(pictures)
+    fitting.check_teachable(pictures)
     check_places(options.out, options.votes)
     if output.dry_run:
         estimate(model, pictures, panel, output)

@@ -9,18 +9,18 @@ from pathlib import Path
 
 from looktwice import files
 from looktwice.cli.console import safe
+from looktwice.decisions import stored
+from looktwice.decisions.profile import Profile
 from looktwice.errors import DataError, MissingExtra
+from looktwice.images.collection import Picture, few, find
+from looktwice.labelling.audit import Audit
 from looktwice.labelling.exchange import label_studio, write_labels
 from looktwice.labelling.labels import Labels
 from looktwice.labelling.queue import shuffled
 from looktwice.labelling.session import Asking, LabellingSession, Prediction, verdicts_wrong
 from looktwice.model import AsyncModel, panel_of
-from looktwice.pictures.collection import Picture, few, find
 from looktwice.progress import say
 from looktwice.service import PARTS, Place
-from looktwice.verdicts import review as reviewing
-from looktwice.verdicts.audit import Audit
-from looktwice.verdicts.profile import Profile
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def label(
 def review(verdicts: Path, pictures: Path | None, costs: Sequence[str], out: Path | None, place: Place) -> None:
     """Serve the page with the verdicts that need review, the highest expected cost first."""
     check_server()
-    doubtful = reviewing.doubtful(reviewing.read(verdicts), dict(map(_cost, costs)))
+    doubtful = stored.doubtful(stored.read(verdicts), dict(map(_cost, costs)))
     folder, shown = _pictures(verdicts, pictures, [verdict.name for verdict in doubtful])
     if not doubtful:
         say("No verdict needs review.")
@@ -96,7 +96,7 @@ def review(verdicts: Path, pictures: Path | None, costs: Sequence[str], out: Pat
 def audit(verdicts: Path, pictures: Path | None, out: Path | None, seed: int, place: Place) -> None:
     """Serve the page with a stratified sample of accepted verdicts, and print the error rate among them."""
     check_server()
-    found = reviewing.read(verdicts)
+    found = stored.read(verdicts)
     audited = Audit.of(found, seed)
     folder, shown = _pictures(verdicts, pictures, audited.order())
     labels = Labels(out or verdicts.with_name("audit.csv"))
@@ -172,9 +172,9 @@ class ExportOptions:
 def export(verdicts: Path, folder: Path | None, options: ExportOptions) -> None:
     """Write verdicts as tasks for Label Studio."""
     files.check_writable(options.out, (".json",))
-    found = reviewing.read(verdicts)
+    found = stored.read(verdicts)
     if options.doubtful:
-        found = reviewing.doubtful(found, {})
+        found = stored.doubtful(found, {})
     if options.prefix is None:
         names = [verdict.name for verdict in found]
         advice = "name the scored folder after them, or an address with --prefix"

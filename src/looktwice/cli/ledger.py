@@ -17,8 +17,8 @@ from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.engine.ledger.sqlite import default_path
 from looktwice.errors import ImageError
 from looktwice.files import check_writable
-from looktwice.pictures.collection import Picture
-from looktwice.pictures.image import WorkingSize
+from looktwice.images.collection import Picture
+from looktwice.images.image import WorkingSize
 from looktwice.progress import ERR, say
 
 TOKENS = ("input_tokens", "output_tokens", "cached_tokens")

@@ -23,17 +23,17 @@ from looktwice.cli.console import (
     say_reach,
     watched,
 )
+from looktwice.decisions.judging import Verdict, alternatives, is_unfamiliar, percent
+from looktwice.decisions.policy import DecisionOptions, Policy
+from looktwice.decisions.stream import Observation, Stream
+from looktwice.decisions.verdict_files import ScoreFile
 from looktwice.engine.options import run
 from looktwice.engine.outcome import Cause, Unscored
 from looktwice.errors import DataError
 from looktwice.files import check_writable
+from looktwice.images.collection import Picture
 from looktwice.model import AsyncModel
-from looktwice.pictures.collection import Picture
 from looktwice.progress import say
-from looktwice.verdicts.files import ScoreFile
-from looktwice.verdicts.look import Verdict, alternatives, is_unfamiliar, percent
-from looktwice.verdicts.policy import DecisionOptions, Policy
-from looktwice.verdicts.stream import Observation, Stream
 from looktwice.views import Panel
 
 UNFAMILIAR = "They are unlike the pictures that this profile was fitted on, so their confidence means nothing."

@@ -22,18 +22,18 @@ from looktwice.calibration.shares import Constant, Probit
 from looktwice.classifiers.base import names_of, reading
 from looktwice.cli.console import OUT, Output, complain, estimate, print_json, results_table, safe, say_reach, watched
 from looktwice.cli.fit import check_not_stopped, tell_duplicates
+from looktwice.decisions import fitting
+from looktwice.decisions.fitting import Collected
+from looktwice.decisions.profile import HeldOut, Profile, Result
 from looktwice.engine.options import run
 from looktwice.engine.outcome import Unscored
 from looktwice.errors import DataError
+from looktwice.images.collection import Picture
 from looktwice.model import AsyncModel
-from looktwice.pictures.collection import Picture
 from looktwice.progress import ERR, say
 from looktwice.transfer.borrow import Pupil, fit_towards
 from looktwice.transfer.noise import Measured, NoiseFile, drawn, filed, fold, probes
 from looktwice.transfer.onnx_features import open_onnx
-from looktwice.verdicts import learn
-from looktwice.verdicts.learn import Collected
-from looktwice.verdicts.profile import HeldOut, Profile, Result
 from looktwice.views import GENERAL, Panel, parse, renderer
 
 COMMON = "gaussian:0.02 rotation:20 elastic:20,5 affine:10,0.1,0.1"
@@ -95,7 +95,7 @@ def transfer(
     Whether every picture was scored.
     """
     files.check_writable(out)
-    learn.check_teachable(pictures)
+    fitting.check_teachable(pictures)
     file = _measured(opened.model, opened.pictures, opened.views, draws, model.options.seed or 0)
     chosen = min(file.noises, key=lambda item: item.transfer_error)
     if not output.json:
@@ -145,7 +145,7 @@ def borrow(teacher: Path, model: AsyncModel, pictures: Sequence[Picture], out: P
         )
     files.check_writable(out)
     if pictures:
-        learn.check_teachable(pictures)
+        fitting.check_teachable(pictures)
     if output.dry_run:
         estimate(model, pictures, taught_by.views(), output)
         return True
@@ -201,7 +201,7 @@ def untaught(teacher: Profile, model: AsyncModel) -> Profile:
 
 def taught(prior: Jury, collected: Collected, description: str) -> Profile:
     """What labelled pictures teach a jury that begins with another's weights, judged by 5-fold cross-validation."""
-    profile = learn.learn(collected, Pupil(prior), description)
+    profile = fitting.learn(collected, Pupil(prior), description)
     return profile.model_copy(update={"calibrator": dump(fit_towards(prior, collected.labelled()))})
 
 

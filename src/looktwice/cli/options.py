@@ -16,11 +16,11 @@ from looktwice.errors import DataError
 if TYPE_CHECKING:
     from looktwice.cli.console import Output
     from looktwice.cli.ray import Machines
+    from looktwice.decisions.policy import DecisionOptions
     from looktwice.engine.options import AskOptions
+    from looktwice.images.collection import Picture
     from looktwice.model import AsyncModel
-    from looktwice.pictures.collection import Picture
     from looktwice.service import Place
-    from looktwice.verdicts.policy import DecisionOptions
 
 Help = typer.Option
 Ask = partial(typer.Option, rich_help_panel="Queries and cost")
@@ -144,7 +144,7 @@ def _deciding(
     skip_unfamiliar: Annotated[bool, Act("--skip-unfamiliar", help=SKIP_UNFAMILIAR)] = False,
     false_alarms: Annotated[float, Act(help=FALSE_ALARMS, min=0, max=1)] = 0.01,
 ) -> "DecisionOptions":
-    from looktwice.verdicts.policy import DecisionOptions
+    from looktwice.decisions.policy import DecisionOptions
 
     if skip_unfamiliar and unfamiliar == "accept":
         raise typer.BadParameter("it contradicts --unfamiliar accept; give one of them", param_hint="--skip-unfamiliar")
@@ -216,21 +216,21 @@ spreads = gathers("machines", _machines)
 
 def find_pictures(paths: Sequence[Path], take: str | None = None) -> "Sequence[Picture]":
     """Pictures, wherever they are."""
-    from looktwice.pictures.collection import find
+    from looktwice.images.collection import find
 
     return _slice(find(paths), take)
 
 
 def find_labelled(path: Path, truths: Path | None, column: str, take: str | None) -> "Sequence[Picture]":
     """Pictures with their truths."""
-    from looktwice.pictures.datasets import open_labelled
+    from looktwice.images.datasets import open_labelled
 
     return _slice(open_labelled(path, truths, column=column), take)
 
 
 def find_burst(model: "AsyncModel", paths: Sequence[Path], frames: int) -> "Sequence[Picture]":
     """Photos of one thing, or frames of a video."""
-    from looktwice.pictures.video import is_video_file
+    from looktwice.images.video import is_video_file
 
     return model.frames(paths[0], frames) if len(paths) == 1 and is_video_file(paths[0]) else find_pictures(paths)
 

@@ -20,6 +20,10 @@ from looktwice.cli.cluster import last_line, running
 from looktwice.cli.console import Output, policy_of, print_json, safe, show_estimate, stop, stopping_signals
 from looktwice.cli.look import tell_drift, tell_unfamiliar
 from looktwice.cli.verdict_folder import VerdictFolder
+from looktwice.decisions.judging import is_unfamiliar
+from looktwice.decisions.policy import DecisionOptions
+from looktwice.decisions.profile import Profile
+from looktwice.decisions.stream import Observation, Stream
 from looktwice.engine.engine import Estimate
 from looktwice.engine.ledger.places import OFF, POSTGRES
 from looktwice.engine.options import AskOptions, ledger_name
@@ -28,10 +32,6 @@ from looktwice.errors import DataError, FleetError, LookTwiceError
 from looktwice.model import AsyncModel
 from looktwice.progress import ERR, say
 from looktwice.ray import READING, SOURCE, Batch, Scorer, filesystem, listed, read
-from looktwice.verdicts.look import is_unfamiliar
-from looktwice.verdicts.policy import DecisionOptions
-from looktwice.verdicts.profile import Profile
-from looktwice.verdicts.stream import Observation, Stream
 
 if TYPE_CHECKING:
     import pyarrow as pa

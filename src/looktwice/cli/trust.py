@@ -9,8 +9,8 @@ import typer
 from looktwice.classifiers import trust as trusting
 from looktwice.classifiers.registry import resolve
 from looktwice.cli.console import OUT, safe
+from looktwice.decisions.profile import Profile
 from looktwice.progress import say
-from looktwice.verdicts.profile import Profile
 
 
 def trust(file: Path, yes: bool) -> None:

@@ -15,18 +15,18 @@ from looktwice.calibration.panels import LossName, Plan
 from looktwice.cli.console import COLUMNS, OUT, Output, complain, print_json, results_table, safe, say_reach, watched
 from looktwice.cli.fit import tell_duplicates
 from looktwice.cli.options import check_places
+from looktwice.decisions import pilot
+from looktwice.decisions.fitting import check_teachable
+from looktwice.decisions.pilot import Selection
+from looktwice.decisions.profile import Profile, Result
 from looktwice.engine.options import ledger_name, run
 from looktwice.errors import DataError
+from looktwice.images.collection import Picture
 from looktwice.model import AsyncModel, Sized, Tuned
-from looktwice.pictures.collection import Picture
 from looktwice.plots import figures
 from looktwice.plots.figures import Line
 from looktwice.progress import say
 from looktwice.report import ReportInputs, write
-from looktwice.verdicts import pilot
-from looktwice.verdicts.learn import check_teachable
-from looktwice.verdicts.pilot import Selection
-from looktwice.verdicts.profile import Profile, Result
 from looktwice.views import Panel
 
 

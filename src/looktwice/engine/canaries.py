@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from looktwice.engine.ledger.schema import Entry
 from looktwice.errors import ChangedError
-from looktwice.pictures.image import Image
+from looktwice.images.image import Image
 
 REPEATS = 8
 """How often a query is repeated once its answer differs: chance alone seldom gives the same answer so often."""

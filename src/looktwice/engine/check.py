@@ -16,7 +16,7 @@ from looktwice.engine.engine import QueryEngine
 from looktwice.engine.ledger.schema import Entry, place
 from looktwice.engine.outcome import Failure, Unscored
 from looktwice.engine.query import Query, again
-from looktwice.pictures.image import Image
+from looktwice.images.image import Image
 
 TIMES = 3
 

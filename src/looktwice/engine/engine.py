@@ -41,9 +41,9 @@ from looktwice.engine.query import (
 )
 from looktwice.engine.runner import Runner, Settings
 from looktwice.errors import ClassifierError, ImageError
+from looktwice.images.collection import Picture
+from looktwice.images.image import Image
 from looktwice.phrasing import AS_DESCRIBED, Phrasing
-from looktwice.pictures.collection import Picture
-from looktwice.pictures.image import Image
 from looktwice.views import Panel
 
 if TYPE_CHECKING:

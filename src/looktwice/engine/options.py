@@ -20,7 +20,7 @@ from looktwice.engine.meter import Meter, TokenMeter
 from looktwice.engine.query import Scores
 from looktwice.engine.runner import Settings
 from looktwice.errors import BudgetError, LookTwiceError
-from looktwice.pictures.image import WorkingSize
+from looktwice.images.image import WorkingSize
 
 T = TypeVar("T")
 WHOLE = {"canaries": 0, "seed": 0, "per_day": 0, "label_check": 0, "concurrency": 1, "working_size": 1}

@@ -26,10 +26,10 @@ from looktwice.engine.ledger.schema import Entry, joined, keys
 from looktwice.engine.meter import Quote
 from looktwice.engine.outcome import Cause, Failure, Unscored
 from looktwice.errors import ImageError, PermanentError, ViewError
+from looktwice.images.collection import Picture
+from looktwice.images.descriptor import Floats, descriptor
+from looktwice.images.image import Image
 from looktwice.phrasing import AS_DESCRIBED, Phrasing
-from looktwice.pictures.collection import Picture
-from looktwice.pictures.descriptor import Floats, descriptor
-from looktwice.pictures.image import Image
 from looktwice.views import Panel, Question, View, base_question, questions, render, renderer
 from looktwice.views.rendering import LONGEST
 

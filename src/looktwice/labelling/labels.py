@@ -20,8 +20,8 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, 
 
 from looktwice import files
 from looktwice.errors import DataError
-from looktwice.pictures.collection import FILE_COLUMNS, read_header, read_truths
-from looktwice.pictures.image import shown
+from looktwice.images.collection import FILE_COLUMNS, read_header, read_truths
+from looktwice.images.image import shown
 
 COLUMNS = ("file", "label", "not")
 JOURNAL = ".journal"

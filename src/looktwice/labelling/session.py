@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from looktwice.calibration.votes import Row, Votes
+from looktwice.decisions.fitting import labelled_votes
+from looktwice.decisions.stored import StoredVerdict
 from looktwice.engine.outcome import Cause
 from looktwice.errors import LookTwiceError
+from looktwice.images.collection import Picture
+from looktwice.labelling.audit import Audit
 from looktwice.labelling.labels import Click, Labels
 from looktwice.labelling.queue import BUTTONS, Queue, options
 from looktwice.labelling.summary import AuditSummary, LabelSummary, Summary, summarise
 from looktwice.model import AsyncModel
-from looktwice.pictures.collection import Picture
-from looktwice.verdicts.audit import Audit
-from looktwice.verdicts.learn import labelled_votes
-from looktwice.verdicts.review import StoredVerdict
 from looktwice.views import Panel
 
 PRELOADED = 4

@@ -10,10 +10,10 @@ import numpy as np
 from looktwice.calibration import crossfit, metrics
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import LabelledVotes
+from looktwice.decisions import planning
+from looktwice.decisions.profile import HeldOut
 from looktwice.errors import LookTwiceError
-from looktwice.verdicts import planning
-from looktwice.verdicts.audit import Share
-from looktwice.verdicts.profile import HeldOut
+from looktwice.labelling.audit import Share
 
 FEWEST = 4 * crossfit.FOLDS
 """With fewer labels, only their number is shown."""

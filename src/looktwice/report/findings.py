@@ -8,22 +8,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from looktwice.calibration import crossfit, metrics
+from looktwice.calibration import crossfit, metrics, risk
 from looktwice.calibration.base import Calibrator
+from looktwice.calibration.conformal import draws
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.logit import folds
 from looktwice.calibration.paper import Naive
 from looktwice.calibration.shares import Constant
 from looktwice.calibration.votes import MISSING, Floats, LabelledVotes, Votes, base_tally
+from looktwice.decisions import planning
+from looktwice.decisions.evaluation import LEAST_IN_BIN, BinCoverage, bin_coverage
+from looktwice.decisions.policy import Policy
+from looktwice.decisions.profile import HeldOut, Profile
 from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.errors import DataError
 from looktwice.report.inputs import Evidence, Judged
-from looktwice.verdicts import planning, risk
-from looktwice.verdicts.conformal import draws
-from looktwice.verdicts.evaluate import LEAST_IN_BIN, BinCoverage, bin_coverage
-from looktwice.verdicts.policy import Policy
-from looktwice.verdicts.profile import HeldOut, Profile
 
 MAX_ERRORS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 """The guarantees that are tried beside the one that was asked for."""

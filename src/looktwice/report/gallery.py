@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.votes import MISSING, Codes, Votes
+from looktwice.decisions.policy import Policy
 from looktwice.errors import DataError, ImageError
-from looktwice.pictures.collection import Picture, find
-from looktwice.pictures.image import PHOTO, SMALL, Image, data_url, shrunk
+from looktwice.images.collection import Picture, find
+from looktwice.images.image import PHOTO, SMALL, Image, data_url, shrunk
 from looktwice.report.inputs import Judged
-from looktwice.verdicts.policy import Policy
 from looktwice.views import Panel, View, questions, render
 
 SIDE = 144

@@ -14,14 +14,14 @@ from looktwice.calibration.jury import Jury
 from looktwice.calibration.paper import Naive
 from looktwice.calibration.shares import Constant
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
+from looktwice.decisions.evaluation import baselines
+from looktwice.decisions.policy import Policy
+from looktwice.decisions.profile import HeldOut, Profile, Result
 from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.errors import DataError
-from looktwice.pictures.collection import Picture
+from looktwice.images.collection import Picture
 from looktwice.transfer.borrow import Pupil
 from looktwice.transfer.noise import NoiseFile
-from looktwice.verdicts.evaluate import baselines
-from looktwice.verdicts.policy import Policy
-from looktwice.verdicts.profile import HeldOut, Profile, Result
 from looktwice.views import Panel
 
 Bools = NDArray[np.bool_]

@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from looktwice import __version__, files
 from looktwice.calibration import metrics
+from looktwice.decisions.profile import Profile
 from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.errors import DataError
 from looktwice.plots import figures
@@ -26,7 +27,6 @@ from looktwice.report import findings, gallery
 from looktwice.report.findings import Guarantee
 from looktwice.report.inputs import Judged, ReportInputs, judge, weigh
 from looktwice.transfer.noise import drawn
-from looktwice.verdicts.profile import Profile
 
 FIGURES = {
     "accuracy": ("Accuracy", "↑", "how often the answer is right"),

@@ -20,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from looktwice import __version__
+from looktwice.decisions.stored import ReviewFolder
 from looktwice.errors import ImageError, LookTwiceError
 from looktwice.model import AsyncModel, DecisionOptions, OnAnswer, Picture, Verdict
 from looktwice.service import Limits, bodies, documentation, events, profiles
@@ -30,7 +31,6 @@ from looktwice.service.label_studio import Backend, Studio
 from looktwice.service.looks import Looks
 from looktwice.service.metrics import Metrics
 from looktwice.service.replies import Refusal
-from looktwice.verdicts.review import ReviewFolder
 
 LOG = logging.getLogger("looktwice.service")
 OPEN = ("/healthz", "/readyz")

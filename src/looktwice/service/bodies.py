@@ -15,9 +15,9 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from looktwice.errors import ImageError
-from looktwice.pictures.decode import decode, is_video
-from looktwice.pictures.image import Image, WorkingSize, encode_png, shown
-from looktwice.pictures.video import FRAMES, frames
+from looktwice.images.decode import decode, is_video
+from looktwice.images.image import Image, WorkingSize, encode_png, shown
+from looktwice.images.video import FRAMES, frames
 from looktwice.service import Limits
 from looktwice.service.replies import Refusal
 

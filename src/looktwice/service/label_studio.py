@@ -25,8 +25,8 @@ from looktwice.model import Picture, Profile, Verdict
 from looktwice.service import Limits, bodies
 from looktwice.service.bodies import Opened, Upload
 from looktwice.service.guards import Counters
+from looktwice.service.label_interface import Interface
 from looktwice.service.replies import Refusal
-from looktwice.verdicts.label_studio import Interface
 
 KEY = "LABEL_STUDIO_API_KEY"
 """The environment variable with the key for Label Studio: a personal access token, or a legacy one."""

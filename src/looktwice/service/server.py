@@ -21,6 +21,7 @@ import uvicorn.loops.auto
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from looktwice.decisions.stored import ReviewFolder
 from looktwice.errors import LookTwiceError
 from looktwice.model import AskOptions, AsyncModel, DecisionOptions
 from looktwice.service import Limits, Place
@@ -28,7 +29,6 @@ from looktwice.service.app import ServiceSettings, build
 from looktwice.service.guards import Tokens, check_address
 from looktwice.service.label_studio import Studio
 from looktwice.service.replies import Refusal
-from looktwice.verdicts.review import ReviewFolder
 
 GRACE = 30
 """Seconds that a shutdown waits for requests."""

@@ -19,8 +19,8 @@ from looktwice import __version__, files
 from looktwice.calibration.paper import Cumulative, Gaussian, Transfer
 from looktwice.engine.outcome import Cause, Unscored
 from looktwice.errors import DataError, ImageError, ViewError
-from looktwice.pictures.collection import Picture
-from looktwice.pictures.image import Image, shown
+from looktwice.images.collection import Picture
+from looktwice.images.image import Image, shown
 from looktwice.plots.figures import Line, lines_svg
 from looktwice.transfer.latent import Cumulatives, Margins, Noise, Reading, describe, read
 from looktwice.transfer.onnx_features import OpenModel

@@ -19,7 +19,7 @@ from looktwice.classifiers.base import Pixels
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect, read_toml
 from looktwice.errors import MissingExtra, PermanentError
-from looktwice.pictures.image import WorkingSize
+from looktwice.images.image import WorkingSize
 from looktwice.transfer.latent import Floats, Head
 
 if TYPE_CHECKING:

@@ -45,8 +45,8 @@ from looktwice.classifiers.registry import described, folder_of, read_labels
 from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.transport import HttpSettings, Reply, Transport
 from looktwice.errors import PermanentError
+from looktwice.images.image import WorkingSize
 from looktwice.phrasing import AS_DESCRIBED, Phrasing
-from looktwice.pictures.image import WorkingSize
 
 PICTURE, KIND = "\0", "\1"
 """Where the base64 of the picture and the kind of its file go; JSON writes them as escapes, which no URL can hold."""

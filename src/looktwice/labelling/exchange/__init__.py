@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from looktwice import files
 from looktwice.errors import DataError
+from looktwice.images.image import shown
 from looktwice.labelling.labels import Click, Says, table
-from looktwice.pictures.image import shown
 
 
 class Judged(Protocol):

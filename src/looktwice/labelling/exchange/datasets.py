@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from looktwice.engine.outcome import Unscored
 from looktwice.errors import DataError, ImageError
+from looktwice.images.collection import Picture
+from looktwice.images.decode import decode, load
+from looktwice.images.image import MAX_PIXELS, Image, WorkingSize
 from looktwice.labelling.exchange import Judged
-from looktwice.pictures.collection import Picture
-from looktwice.pictures.decode import decode, load
-from looktwice.pictures.image import MAX_PIXELS, Image, WorkingSize
 
 if TYPE_CHECKING:
     from datasets import Dataset

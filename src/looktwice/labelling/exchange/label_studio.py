@@ -19,13 +19,13 @@ from urllib.parse import quote
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from looktwice import files
+from looktwice.decisions.stored import StoredVerdict
 from looktwice.errors import DataError
+from looktwice.images.collection import Picture
+from looktwice.images.image import WorkingSize, data_url
 from looktwice.labelling.exchange import click
 from looktwice.labelling.labels import Click, Name, Says, Word
-from looktwice.pictures.collection import Picture
-from looktwice.pictures.image import WorkingSize, data_url
-from looktwice.verdicts.label_studio import NONE, UNSURE, Interface, configuration
-from looktwice.verdicts.review import StoredVerdict
+from looktwice.service.label_interface import NONE, UNSURE, Interface, configuration
 
 SIDE = 1280
 """Longest side of a picture embedded in its task, in pixels."""

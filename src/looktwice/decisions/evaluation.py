@@ -1,0 +1,277 @@
+"""How good a profile is on other labelled pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from looktwice.calibration import calibrators, crossfit, metrics
+from looktwice.calibration.conformal import draws
+from looktwice.calibration.crossfit import Outcome
+from looktwice.calibration.jury import Jury, Prefixes
+from looktwice.calibration.paper import Naive
+from looktwice.calibration.shares import Constant
+from looktwice.calibration.votes import Bools, Floats, LabelledVotes, Tally, base_tally
+from looktwice.decisions import stopping
+from looktwice.decisions.fitting import Collected
+from looktwice.decisions.judging import Verdict
+from looktwice.decisions.policy import NEVER, Policy
+from looktwice.decisions.profile import Profile, Result, results_html, results_text
+from looktwice.decisions.stored import StoredVerdict, read
+from looktwice.engine.outcome import Unscored
+from looktwice.plots import figures, notebook
+from looktwice.plots.notebook import Drawing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def assess(collected: Collected, profile: Profile, policy: Policy | None = None) -> list[Result]:
+    """How a profile fares on labelled pictures that took no part in fitting, beside the baselines."""
+    labelled = collected.labelled().evenly()
+    calibrator = (policy or Policy.full_panel(profile)).calibrator
+    name = stopping.ADAPTIVE if isinstance(calibrator, Prefixes) else calibrator.name
+    plain = baselines(labelled, profile)
+    return [Result.of(outcome) for outcome in (*plain, crossfit.outcome(calibrator, labelled, name))]
+
+
+def baselines(labelled: LabelledVotes, profile: Profile) -> list[Outcome]:
+    """Baselines of a single query: naive, constant, and the classifier's own score where it has one."""
+    constant = [Constant(accuracy=profile.accuracy())] if profile.results else []
+    plain = [crossfit.outcome(each, labelled) for each in (Naive(), *constant)]
+    if profile.one_query and labelled.evidence:
+        single = calibrators.restore(profile.one_query)
+        scale = single.scored.scale if isinstance(single, Jury) and single.scored else None
+        plain += [own] if (own := crossfit.own_score(labelled, scale)) else []
+        plain += [crossfit.outcome(single, labelled.under([]), crossfit.ONE_QUERY)] if labelled.panel else []
+    return plain
+
+
+LEAST_IN_BIN = 30
+"""Pictures below which the coverage of an agreement bin is not reported."""
+
+
+@dataclass(frozen=True)
+class BinCoverage:
+    """How often sets contained the truth, for pictures with this number of agreeing views."""
+
+    agree: int
+    asked: int
+    pictures: int
+    covered: float
+
+    def __str__(self) -> str:
+        return f"{self.agree} of {self.asked} views {100 * self.covered:.1f} % of {self.pictures:,}"
+
+
+@dataclass(frozen=True)
+class Guarantees:
+    """How guarantees turned out on labelled pictures; None where none was asked for."""
+
+    accepted: float | None = None
+    """The share of pictures whose answer was accepted."""
+    wrong: float | None = None
+    """The share of these answers that was wrong; None if none was accepted."""
+    covered: float | None = None
+    """How often the set of labels held the truth."""
+    listed: float | None = None
+    """How often it held the truth by its name, and not as any other label."""
+    options: float | None = None
+    """How many labels a set had, on average, any other label being one."""
+    classes: float | None = None
+    """How many classes a set had, on average, any other label with all classes that it stands for."""
+    bins: tuple[BinCoverage, ...] = ()
+    """The same for each number of views that agree with the base label."""
+    unfamiliar: float | None = None
+    """The share of pictures that are not like the labelled ones; None where the profile cannot tell."""
+
+    def lines(self) -> list[str]:
+        """The same in words."""
+        found = []
+        if self.accepted is not None:
+            wrong = "" if self.wrong is None else f", {100 * self.wrong:.2f} % of them wrong"
+            found.append(f"Accepted: {100 * self.accepted:.1f} % of the pictures{wrong}.")
+        if self.covered is not None and self.listed is not None:
+            named = f"{100 * self.listed:.1f} % by its name, with {self.options:.2f} labels on average"
+            found.append(
+                f"Sets: {100 * self.covered:.1f} % hold the truth, {named}; with all classes that any other label "
+                f"stands for, {self.classes:.1f}."
+            )
+            shown = [part for part in self.bins if part.pictures >= LEAST_IN_BIN]
+            found += [f"Sets by agreement: {'; '.join(map(str, shown))}."] if len(shown) > 1 else []
+        if self.unfamiliar is not None:
+            found.append(f"Unfamiliar: {100 * self.unfamiliar:.1f} % of the pictures are not like the labelled ones.")
+        return found
+
+
+def guarantees(collected: Collected, policy: Policy) -> Guarantees:
+    """How the guarantees of a policy hold on labelled pictures that took no part in fitting."""
+    votes, found = collected.labelled().evenly(), Guarantees()
+    unfamiliar = np.zeros(len(votes), bool)
+    if compared := policy.compare(votes, [collected.descriptors.get(digest) for digest in votes.digests]):
+        unfamiliar[list(compared.reasons)] = True
+        found = replace(found, unfamiliar=float(unfamiliar.mean()))
+    if policy.accept is not None:
+        excluded = unfamiliar & (policy.unfamiliar != "accept")
+        calibrator = policy.calibrator
+        jury = calibrator if isinstance(calibrator, Jury | Prefixes) else None
+        scored = jury.judged_by_scores(votes) if jury else np.zeros(len(votes), bool)
+        accepted = policy.accepts(calibrator.confidence(votes), scored) & ~excluded
+        wrong = (calibrator.predict(votes) != votes.truths)[accepted]
+        found = replace(found, accepted=float(accepted.mean()), wrong=float(wrong.mean()) if len(wrong) else None)
+    if policy.sets is not None:
+        distribution = policy.calibrator.distribution(votes)
+        sets = policy.sets.sets(distribution, draws(votes))
+        hold, listed = sets.hold(distribution, votes.truths), sets.list_truth(votes.truths)
+        found = replace(
+            found,
+            covered=float(hold.mean()),
+            listed=float(listed.mean()),
+            options=float(sets.sizes().mean()),
+            classes=float(sets.true_sizes().mean()),
+            bins=bin_coverage(base_tally(votes), hold),
+        )
+    return found
+
+
+def bin_coverage(tally: Tally, hold: Bools) -> tuple[BinCoverage, ...]:
+    """How often sets hold the truth, for each number of views that agree with the base label, of those asked."""
+    kinds, place = np.unique(np.column_stack([tally.agree, tally.asked]), axis=0, return_inverse=True)
+    counts, sums = np.bincount(place.ravel()), np.bincount(place.ravel(), hold)
+    return tuple(
+        BinCoverage(int(agree), int(asked), int(count), float(total / count))
+        for (agree, asked), count, total in zip(kinds, counts, sums, strict=True)
+    )
+
+
+VerdictsLike = str | Path | Iterable[Verdict | Unscored]
+"""Verdicts about pictures: a file that `score` wrote, or what `Model.score` gives."""
+
+
+@dataclass(frozen=True)
+class PoweredAccuracy:
+    """How many verdicts are right, from labels and the confidences of other verdicts, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    labels: int
+    unlabelled: int
+    """How many other verdicts there are."""
+
+    def sentence(self) -> str:
+        """The same in words."""
+        interval = f"{100 * self.value:.1f} % (95 % interval {100 * self.low:.1f} % to {100 * self.high:.1f} %)"
+        return f"Right, with the confidences of {self.unlabelled:,} other pictures: {interval}."
+
+
+def verdicts_of(found: VerdictsLike) -> list[Verdict | StoredVerdict]:
+    """The verdicts of a file, or those given; pictures without one are left out."""
+    if isinstance(found, str | Path):
+        return list(read(Path(found)))
+    return [verdict for verdict in found if not isinstance(verdict, Unscored)]
+
+
+def powered_accuracy(
+    collected: Collected, outcome: Outcome, verdicts: Iterable[Verdict | StoredVerdict]
+) -> PoweredAccuracy:
+    """The accuracy by prediction-powered inference; verdicts about the labelled pictures themselves do not count."""
+    digests, names = set(collected.votes.digests), set(collected.votes.names)
+    others: Floats = np.array(
+        [
+            verdict.confidence
+            for verdict in verdicts
+            if (verdict.digest not in digests if isinstance(verdict, Verdict) else verdict.name not in names)
+        ]
+    )
+    found = metrics.prediction_powered(outcome.correct, outcome.confidence, others)
+    return PoweredAccuracy(*found, labels=len(outcome.correct), unlabelled=len(others))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation:
+    """How the verdicts of a profile fare on labelled pictures that took no part in fitting."""
+
+    profile: Profile
+    policy: Policy
+    collected: Collected
+    results: tuple[Result, ...]
+    """The profile's calibrator beside full trust and constant trust."""
+    guarantees: Guarantees
+    outcome: Outcome
+    """Label, confidence and correctness of every distinct picture, or of an even sample of them."""
+    accuracy: PoweredAccuracy | None = None
+    """How many verdicts are right, where verdicts about unlabelled pictures were given too."""
+
+    @property
+    def fitted(self) -> int:
+        """How many of the pictures the profile was fitted on, so that the figures are too optimistic."""
+        return self.profile.count_fitted(self.collected.labelled().evenly().digests)
+
+    def title(self) -> str:
+        """Which pictures the figures are about."""
+        overlap = f", {self.fitted} of which took part in fitting" if self.fitted else " that took no part in fitting"
+        count = len(self.outcome.label)
+        return f"On {count} picture{'s' * (count != 1)}{overlap}"
+
+    def lines(self) -> list[str]:
+        """How the guarantees turned out and how many verdicts are right, in words."""
+        warning = "Too optimistic: the profile was fitted on some of these pictures. Evaluate it on others."
+        powered = [self.accuracy.sentence()] if self.accuracy else []
+        return [*([warning] if self.fitted else []), *self.guarantees.lines(), *powered]
+
+    def record(self) -> dict[str, object]:
+        """The figures as JSON has them; `accuracy` only where verdicts about unlabelled pictures were given."""
+        figures: dict[str, object] = {
+            "pictures": len(self.outcome.label),
+            "fitted": self.fitted,
+            "results": [result.model_dump() for result in self.results],
+            "guarantees": asdict(self.guarantees),
+        }
+        return figures | ({"accuracy": asdict(self.accuracy)} if self.accuracy else {})
+
+    def to_frame(self) -> pd.DataFrame:
+        """One picture a row: its truth, its verdict, and whether that was right."""
+        votes = self.collected.labelled().evenly()
+        columns = zip(
+            votes.names,
+            votes.words,
+            self.outcome.label,
+            self.outcome.confidence,
+            self.outcome.correct,
+            strict=True,
+        )
+        return notebook.frame(
+            {"name": n, "truth": t, "label": votes.vocabulary[c], "confidence": float(p), "correct": bool(right)}
+            for n, t, c, p, right in columns
+        )
+
+    def plot_reliability(self) -> Drawing:
+        """Confidence against real accuracy."""
+        return Drawing(figures.reliability_svg(metrics.reliability(self.outcome.confidence, self.outcome.correct)))
+
+    def plot_risk_coverage(self) -> Drawing:
+        """Mistakes among accepted answers, with the threshold of the guarantee where there is one."""
+        accept = self.policy.accept
+        curve = metrics.risk_coverage(self.outcome.confidence, self.outcome.correct)
+        return Drawing(figures.risk_coverage_svg(curve, None if accept == NEVER else accept))
+
+    def __repr__(self) -> str:
+        return "\n".join([results_text(self.title(), self.results), *self.lines()])
+
+    def _repr_html_(self) -> str:
+        return results_html(f"{self.title()}. {' '.join(self.lines())}", self.results)
+
+
+def evaluation(
+    collected: Collected, profile: Profile, policy: Policy, unlabelled: Iterable[Verdict | StoredVerdict] | None = None
+) -> Evaluation:
+    """How verdicts fare on these labelled pictures; costs no query."""
+    outcome = crossfit.outcome(policy.calibrator, collected.labelled().evenly())
+    results = tuple(assess(collected, profile, policy))
+    accuracy = None if unlabelled is None else powered_accuracy(collected, outcome, unlabelled)
+    return Evaluation(profile, policy, collected, results, guarantees(collected, policy), outcome, accuracy)

@@ -1,0 +1,366 @@
+"""Votes with truths → profile: asking about labelled pictures, and what their votes teach."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from looktwice import __version__
+from looktwice.calibration import crossfit, risk
+from looktwice.calibration.base import Calibrator
+from looktwice.calibration.calibrators import dump
+from looktwice.calibration.crossfit import Outcome
+from looktwice.calibration.jury import Jury, Prefixes
+from looktwice.calibration.scales import useless
+from looktwice.calibration.votes import OUTSIDE, Floats, LabelledVotes, Row, Votes, base_tally, check_truths
+from looktwice.classifiers.base import reading
+from looktwice.decisions import stopping
+from looktwice.decisions.policy import NEVER, Policy, agreement_bin
+from looktwice.decisions.profile import DIGEST_DIGITS, Adaptive, HeldOut, Profile, Result
+from looktwice.decisions.stopping import Aim, Expected, SameDecision, Thrift
+from looktwice.engine.engine import QueryEngine
+from looktwice.engine.outcome import Unscored
+from looktwice.engine.query import NO_SCREEN, Rounds, Screen, Trial
+from looktwice.errors import DataError, FitError, UnscoredError
+from looktwice.images.collection import Picture
+from looktwice.images.image import WorkingSize
+from looktwice.monitoring.familiarity import AnswerKinds, Familiarity
+from looktwice.views import Panel, renderer
+
+ALIKE, CONTRAST = 4, 32
+"""Grey levels by which thumbnails of near-duplicates differ at most, and which one spans at least to tell anything."""
+
+
+@dataclass(frozen=True, eq=False)
+class Collected:
+    """The answers about pictures under a panel, and the pictures that have none."""
+
+    votes: Votes | LabelledVotes
+    """Labelled if the truth of every picture is known."""
+    unscored: tuple[Unscored, ...]
+    panel: Panel
+    fingerprint: str
+    seed: int
+    renames: Mapping[str, str] = field(default_factory=dict)
+    """What the description made of the classifier's words."""
+    repeated: int = 0
+    """Pictures that `distinct` left out."""
+    disputed: tuple[tuple[str, str], ...] = ()
+    """Those of them that had another truth: each by name, after the name of the one that stayed."""
+    similar: tuple[tuple[str, str], ...] = ()
+    """The names of pictures that are no copies of each other but look almost the same, two and two."""
+    descriptors: Mapping[str, Floats] = field(default_factory=dict, repr=False)
+    """What kind of picture each is, by its digest, where that is known."""
+    working_size: int | None = None
+    """Pixels of the longer side to which larger pictures were scaled, where that was chosen for this classifier."""
+    reading: str = ""
+    """What was read from the classifier's replies."""
+    described_at: WorkingSize | None = None
+    """The working size at which the pictures were described and asked about."""
+
+    def distinct(self) -> Collected:
+        """The same with each picture once: a copy of a picture says nothing new, and would count as evidence."""
+        votes = self.votes.distinct()
+        disputed = self.votes.disputed() if isinstance(self.votes, LabelledVotes) else ()
+        return replace(
+            self,
+            votes=votes,
+            repeated=self.repeated + len(self.votes) - len(votes),
+            disputed=(*self.disputed, *disputed),
+        )
+
+    def labelled(self) -> LabelledVotes:
+        """The votes about distinct pictures with their truths; an error where there is nothing to learn from."""
+        if len(self.votes) == 0 and self.unscored:
+            raise UnscoredError(f"no labelled picture could be scored: {self.unscored[0].message}")
+        if len(self.votes) == 0:
+            raise FitError("there is no labelled picture to learn from")
+        if not isinstance(self.votes, LabelledVotes):
+            raise DataError("the truth of every picture is needed; see docs/pictures.md for how to give it")
+        self.votes.check()
+        return self.votes.distinct()
+
+    def described(self) -> Floats | None:
+        """(n, len(NAMES)): the descriptors of an even sample of the distinct pictures; None where one is not known."""
+        votes = self.votes.distinct()
+        votes = votes.evenly() if isinstance(votes, LabelledVotes) else votes
+        known = [self.descriptors.get(digest) for digest in votes.digests]
+        found = [row for row in known if row is not None]
+        return np.stack(found) if found and len(found) == len(known) else None
+
+    def under(self, columns: Sequence[int]) -> Collected:
+        """The same under some views of the panel, in this order."""
+        panel = Panel(tuple(self.panel.views[column] for column in columns))
+        return replace(self, votes=self.votes.under(columns), panel=panel)
+
+
+async def collect(
+    engine: QueryEngine,
+    pictures: Sequence[Picture],
+    panel: Panel,
+    vocabulary: Sequence[str] = (),
+    classes: int | None = None,
+    rounds: Rounds | None = None,
+    screen: Screen = NO_SCREEN,
+) -> Collected:
+    """Ask about every picture and hold all votes, labelled if every picture has a truth.
+
+    Nothing is asked if none of the truths is a label that the classifier is known to give. Where its labels are not
+    known, those of a few pictures are compared with the truths first.
+    """
+    known = engine.classifier.labels or ()
+    if known:
+        check_truths((p.truth for p in pictures if p.truth is not None), (*known, *vocabulary))
+    trial = None if known else _trial(pictures, vocabulary, engine.settings.label_check)
+    screen = replace(screen, descriptors=True, thumbnails=True)
+    order = _taking_turns(pictures)
+    in_turn = [row async for row in engine.ask([pictures[place] for place in order], panel, rounds, screen, trial)]
+    found = [row for _, row in sorted(zip(order, in_turn, strict=True), key=lambda one: one[0])]
+    rows = [row for row in found if isinstance(row, Row)]
+    unscored = [row for row in found if isinstance(row, Unscored)]
+    # By their order and not by name, which pictures of two folders may share.
+    asked = [picture for picture, row in zip(pictures, found, strict=True) if isinstance(row, Row)]
+    kept = [picture for picture in asked if picture.truth is not None or picture.excluded]
+    votes = Votes.collect(rows, tuple(map(str, panel)), vocabulary or known, classes)
+    votes = replace(votes, classes=_classes(votes, kept))
+    votes = labelled_votes(votes, kept) if len(kept) == len(rows) else votes
+    who, renames = engine.classifier.fingerprint, engine.names.renames
+    descriptors = {row.digest: row.descriptor for row in rows if row.descriptor is not None}
+    size = engine.terms.working_size
+    return Collected(
+        votes,
+        tuple(unscored),
+        panel,
+        who,
+        engine.settings.seed,
+        renames,
+        similar=_similar(rows),
+        descriptors=descriptors,
+        working_size=size.long if size != engine.classifier.terms.working_size else None,
+        reading=reading(engine.classifier),
+        described_at=size,
+    )
+
+
+def _taking_turns(pictures: Sequence[Picture]) -> list[int]:
+    """The places of the pictures, one of each class after the other: a budget that ends early has seen all classes."""
+    seen: Counter[str | None] = Counter()
+    turns = []
+    for place, picture in enumerate(pictures):
+        turns.append((seen[picture.truth], place))
+        seen[picture.truth] += 1
+    return [place for _, place in sorted(turns)]
+
+
+def _trial(pictures: Sequence[Picture], vocabulary: Sequence[str], count: int) -> Trial | None:
+    """So many pictures whose labels tell early whether truths and labels are the same words.
+
+    They are drawn at random, since a folder comes sorted by class. None where a truth is known to be a label.
+    """
+    labelled = [picture for picture in pictures if picture.truth is not None]
+    truths = {picture.truth for picture in labelled if picture.truth is not None}
+    if not count or not labelled or not truths.isdisjoint(vocabulary):
+        return None
+    drawn = np.random.default_rng(0).permutation(len(labelled))[:count].tolist()
+
+    def check(answered: Sequence[str]) -> None:
+        if 2 * len(answered) < len(drawn):  # most of them failed, and their own messages say why
+            return
+        try:
+            check_truths(truths, answered)
+        except DataError as error:
+            raise DataError(
+                f"{error}; only the first {len(answered)} pictures were asked about, and their answers are kept in the "
+                "ledger, if there is one; --label-check 0 (label_check=0) goes on regardless"
+            ) from None
+
+    return Trial([labelled[place] for place in drawn], check)
+
+
+def _classes(votes: Votes, pictures: Sequence[Picture]) -> int:
+    """How many classes there are at least, if these pictures have the truths that they have."""
+    words = {*votes.vocabulary, *(picture.truth for picture in pictures if picture.truth is not None)}
+    beyond = any(picture.excluded and words <= set(picture.excluded) for picture in pictures)  # one without a name
+    return max(votes.classes, len(words) + beyond)
+
+
+def labelled_votes(votes: Votes, pictures: Sequence[Picture]) -> LabelledVotes:
+    """Votes with what is known of the truths of their pictures, one a vote."""
+    votes = replace(votes, classes=_classes(votes, pictures))
+    words = [f"not {', '.join(picture.excluded)}" if picture.truth is None else picture.truth for picture in pictures]
+    known = {label: code for code, label in enumerate(votes.vocabulary)}
+    excluded = [tuple(known.get(label, OUTSIDE) for label in picture.excluded) for picture in pictures]
+    return votes.labelled(words, excluded if any(excluded) else (), [picture.probability for picture in pictures])
+
+
+def _similar(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
+    """The names of distinct pictures whose thumbnails are almost the same, two and two; pale ones tell too little."""
+    from scipy.spatial import KDTree
+
+    names: dict[bytes, list[str]] = {}
+    for row in {row.digest: row for row in rows}.values():
+        if max(row.thumbnail, default=0) - min(row.thumbnail, default=0) >= CONTRAST:
+            names.setdefault(row.thumbnail, []).append(row.name)
+    same = list(names.values())
+    pairs = [(first, other) for first, *others in same for other in others]
+    if len(same) > 1:
+        levels = np.array([list(thumbnail) for thumbnail in names])
+        _, nearest = KDTree(levels).query(levels, k=[2], p=np.inf, distance_upper_bound=ALIKE)
+        links = {(min(i, j), max(i, j)) for i, (j,) in enumerate(nearest) if j < len(same)}
+        pairs += [(same[i][0], same[j][0]) for i, j in sorted(links)]
+    return tuple(pairs)
+
+
+async def collect_for(
+    engine: QueryEngine, pictures: Sequence[Picture], profile: Profile, policy: Policy | None = None
+) -> Collected:
+    """The answers about every picture under a profile's panel."""
+    profile.check(engine.classifier)
+    profile.check_scores(engine.settings.scores)
+    if profile.pictures:  # a borrowed vocabulary may be of another classifier
+        check_truths((p.truth for p in pictures if p.truth is not None), profile.vocabulary)
+    policy = policy or Policy.full_panel(profile)
+    return await collect(
+        engine, pictures, policy.panel, profile.vocabulary, profile.classes, policy.rounds, policy.screen()
+    )
+
+
+def check_teachable(pictures: Sequence[Picture], least: int = 2 * crossfit.FOLDS) -> None:
+    """Refuse labelled pictures from which nothing can be learned, before anything is asked about them."""
+    crossfit.check_count(len(pictures), least)
+    truths = {picture.truth for picture in pictures if picture.truth is not None}
+    if len(truths) < 2:
+        problem = f"the truth of all {len(pictures)} pictures is {truths.pop()!r}" if truths else "no truth is known"
+        raise FitError(f"{problem}; give pictures of two classes")
+
+
+def learn(
+    collected: Collected,
+    calibrator: Calibrator,
+    description: str,
+    n_selection: int = 0,
+    fixed: int | None = None,
+    max_error: float | None = None,
+) -> Profile:
+    """The profile that votes and truths teach; costs no query.
+
+    The first `n_selection` pictures teach but are not judged, since something was chosen on them already. If the
+    calibrator is a jury, the profile's own panel has `fixed` views, by default all. If fewer, they are the first ones
+    in the order that suits these pictures best, and the others are for pictures that stay unsure; where too few answers
+    were wrong to learn that, they are the first ones as given, and the others are left out. Early stopping aims at the
+    Brier score of the first `fixed` views as they were given, or with `max_error` at the same decisions.
+
+    Where some pictures were more likely to be labelled than others, the calibrator learns from all of them: the answers
+    about a picture decided that, and it learns the truth given the answers. Figures, guarantees, sets, familiarity and
+    drift are about pictures as they come, so they rest on an even sample of them (`LabelledVotes.even`).
+    """
+    labelled = collected.labelled()
+    even = labelled.even()[n_selection:]
+    if not isinstance(calibrator, Jury) or len(labelled.panel) < 2:
+        held_out = crossfit.cross_fit(calibrator, labelled, n_selection=n_selection).of_rows(even)
+        return _profile(collected, calibrator, description, n_selection, held_out)
+    own = len(labelled.panel) if fixed is None else fixed
+    if own < len(labelled.panel) and not stopping.rankable(labelled):
+        collected, labelled = collected.under(range(own)), labelled.under(range(own))
+    if own < len(labelled.panel):
+        order, trials = stopping.order(calibrator, labelled, own, n_selection=n_selection)
+        collected = collected.under(order)
+    else:
+        trials = stopping.trials(calibrator, labelled, n_selection=n_selection)
+    steps = [step.of_rows(even) for step in stopping.steps(trials)]
+    aim: Aim = Thrift(own)
+    if max_error is not None:
+        threshold = risk.threshold(steps[own].confidence, steps[own].correct, max_error)
+        aim = SameDecision(NEVER if threshold is None else threshold)
+    stopped = stopping.stopped(trials, aim).of_rows(even)
+    profile = _profile(collected.under(range(own)), calibrator, description, n_selection, steps[own], stopped)
+    usual = crossfit.joined([(trial.usual.steps[own], trial.places) for trial in trials]).of_rows(even)
+    adaptive = _adaptive(calibrator, collected, n_selection, aim, stopping.price(trials, aim), stopped)
+    adaptive = adaptive.model_copy(update={"expected": Expected.of(stopped, usual)})
+    curve = tuple(Result.point(step) for step in steps)
+    return profile.model_copy(update={"curve": curve, "adaptive": adaptive, "renderer": renderer(collected.panel)})
+
+
+def _adaptive(
+    calibrator: Jury, collected: Collected, n_selection: int, aim: Aim, price: float, stopped: Outcome
+) -> Adaptive:
+    labelled = collected.labelled()
+    prefixes = Prefixes(ballot=calibrator.ballot).fit(labelled)
+    growth = stopping.grow(prefixes.members(), labelled)
+    rule = stopping.rule(growth, aim, price)
+    asked = rule.asked(growth.confidence())
+    first, views, even = int(asked.min()), len(labelled.panel), labelled.even()
+    agree = base_tally(labelled.under(range(first))).agree[even].tolist()
+    agreement_bins = [agreement_bin(*pair, views) for pair in zip(agree, asked[even].tolist(), strict=True)]
+    return Adaptive(
+        panel=str(collected.panel),
+        first=first,
+        low=rule.low,
+        high=rule.high,
+        calibrator=dump(prefixes),
+        held_out=HeldOut.of(stopped, growth.stopped(rule).since(n_selection).of_rows(even[n_selection:])),
+        agreement_bins=tuple(np.bincount(agreement_bins, minlength=(first + 1) * (views + 1)).tolist()),
+        answers=AnswerKinds.fit(labelled.evenly().under(range(first))),
+    )
+
+
+def _profile(
+    collected: Collected,
+    calibrator: Calibrator,
+    description: str,
+    n_selection: int,
+    held_out: Outcome,
+    *others: Outcome,
+) -> Profile:
+    labelled, described = collected.labelled(), collected.described()
+    even = labelled.even()[n_selection:]
+    part = labelled.take(slice(n_selection, None)).take(np.flatnonzero(even))
+    judged, single = crossfit.baselines(part), None
+    if isinstance(calibrator, Jury) and labelled.evidence:
+        judged += [own] if (own := crossfit.own_score(part)) else []
+        single = calibrator.fit(labelled.under([]))
+        judged += [crossfit.one_query(calibrator, labelled, n_selection).of_rows(even)] if labelled.panel else []
+    fitted = calibrator.fit(labelled)
+    # On some folds scores may have helped; the row is that of the calibrator that is used.
+    uses_scores = isinstance(fitted, Jury) and fitted.scored is not None
+    held_out = replace(held_out, evidence="scores" if uses_scores else "labels")
+    return Profile(
+        looktwice=__version__,
+        classifier=description,
+        fingerprint=collected.fingerprint,
+        reading=collected.reading,
+        renames=dict(collected.renames),
+        vocabulary=labelled.vocabulary,
+        classes=labelled.classes,
+        panel=str(collected.panel),
+        seed=collected.seed,
+        working_size=collected.working_size,
+        renderer=renderer(collected.panel),
+        calibrator=dump(fitted),
+        pictures=len(labelled),
+        fitted_on=tuple(digest[:DIGEST_DIGITS] for digest in labelled.digests if digest),
+        results=tuple(Result.of(outcome) for outcome in (*judged, held_out, *others)),
+        held_out=HeldOut.of(held_out, crossfit.outcome(fitted, labelled).since(n_selection).of_rows(even)),
+        agreement_bins=tuple(
+            np.bincount(base_tally(labelled.evenly()).agree, minlength=len(labelled.panel) + 1).tolist()
+        ),
+        one_query=dump(single) if single else None,
+        scores=_scores(labelled, fitted) if single else "",
+        familiarity=None if described is None else Familiarity.fit(described, collected.described_at),
+        answers=AnswerKinds.fit(labelled.evenly()),
+    )
+
+
+def _scores(labelled: LabelledVotes, fitted: Calibrator) -> str:
+    """Whether the classifier's scores are used and why, for people."""
+    if labelled.evidence and (why := useless(labelled.evidence)):
+        return f"{why}: not used"
+    if not isinstance(fitted, Jury) or fitted.scored is None:
+        return "they did not help on held-out folds: not used"
+    kind = {"rank": "ranks", "probability": "probabilities"}.get(
+        fitted.scored.scale.kind, f"{fitted.scored.scale.kind}s"
+    )
+    return f"used, as {kind}"

@@ -1,0 +1,239 @@
+"""A file of verdicts that grows during a run, survives a crash at any moment, and is sorted at the end.
+
+Finished verdicts are appended to `OUT.part`, one JSON line each under a line that says what they are verdicts of.
+Each line also says which pixels it is about, so that a picture that was changed since is asked about again. The result
+itself is written from it in the pictures' order, so a run that was interrupted ends in the same bytes as
+one that was not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import IO
+
+from looktwice import files
+from looktwice.decisions.judging import Verdict
+from looktwice.engine.outcome import Cause, Unscored
+from looktwice.errors import DataError, LookTwiceError
+from looktwice.images.collection import Picture, Stamp
+from looktwice.images.image import Image, WorkingSize
+
+COLUMNS: files.Columns = {
+    "name": "text",
+    "label": "text",
+    "confidence": "number",
+    "low": "number",
+    "high": "number",
+    "base": "text",
+    "agree": "whole",
+    "queries": "whole",
+    "votes": "texts",
+    "decision": "text",
+    "prediction_set": "texts",
+    "evidence": "text",
+    "score": "number",
+    "familiarity": "number",
+    "unfamiliar_because": "text",
+    "cause": "text",
+    "message": "text",
+}
+BEGINNING = b"looktwice score "
+"""How a part file begins; the line goes on with what it has verdicts of."""
+PART = (*COLUMNS, "stamp", "digest")
+"""The columns of a line of the part file: also the stamp of the picture's file, and the digest of its pixels."""
+SETTLED = 1.0
+"""Seconds by which a file must be older than its stamp if that is to be trusted: clocks of files are coarse."""
+NOWHERE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """Takes the stamp of a picture's file before it is read, so that it can only be of these pixels or older ones."""
+
+    picture: Picture
+    stamps: dict[str, Stamp | None]
+
+    def image(self, name: str, size: WorkingSize | None = None) -> Image:
+        stamp = self.picture.stamp()
+        settled = stamp and max(stamp[:2]) / 1e9 < time.time() - SETTLED
+        self.stamps.setdefault(name, stamp if settled else None)
+        return self.picture.image(size)
+
+
+class ScoreFile:
+    """Verdicts about the pictures of one run: `done` says what is there already, `add` appends, `finish` writes the
+    result. Of a picture it holds in memory where its verdict lies, and nothing else.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        header: dict[str, object],
+        pictures: Sequence[Picture],
+        *,
+        verify: bool = False,
+        size: WorkingSize | None = None,
+    ) -> None:
+        """`verify` compares all pictures with what their verdicts are about, not only those whose stamps differ.
+
+        `size` is the working size at which they are asked about.
+        """
+        self._out = out
+        self._hold = files.FileLock(out)
+        self._part = out.with_name(out.name + ".part")
+        self._header = BEGINNING + json.dumps(header, sort_keys=True).encode() + b"\n"
+        self._pictures = pictures
+        self._starts = array("q", [NOWHERE]) * len(pictures)
+        """Where the line of each picture begins in the part file."""
+        self._next = 0
+        self._size = size
+        self._verify = verify
+        self._stamps: dict[str, Stamp | None] = {}
+        """Those of pictures that were read and have no verdict yet."""
+        self.changed = set[int]()
+        """The places of pictures whose verdicts are about other pixels than they have now."""
+        self._file = self._open()
+
+    def done(self, place: int) -> bool:
+        """Whether the picture at this place has its verdict."""
+        return self._starts[place] != NOWHERE
+
+    def missing(self) -> int:
+        """How many pictures have none."""
+        return self._starts.count(NOWHERE)
+
+    def watched(self, pictures: Iterable[Picture]) -> Iterator[Picture]:
+        """The pictures to ask about, whose stamps are kept until their verdicts are there."""
+        return (replace(picture, source=_Watched(picture, self._stamps)) for picture in pictures)
+
+    def add(self, verdict: Verdict) -> None:
+        """Append a verdict."""
+        # Verdicts come in the order of the pictures, so that the next place is nearly always the right one.
+        ahead = chain(range(self._next, len(self._pictures)), range(self._next))
+        place = next(place for place in ahead if self._pictures[place].name == verdict.name)
+        stamp = self._stamps.pop(verdict.name, None)
+        line = json.dumps({**record(verdict), "stamp": stamp, "digest": verdict.digest}) + "\n"
+        with self._writing():
+            start = self._file.tell()
+            self._file.write(line.encode())
+        self._starts[place], self._next = start, place + 1
+
+    def finish(self, unscored: dict[str, Unscored]) -> None:
+        """Write the result, with the cause where there is no verdict; the part file goes when none is missing."""
+        if self._file.closed:  # the disk was full
+            return
+        try:
+            with self._writing():
+                self._file.flush()
+            with files.atomic(self._out) as part:
+                files.write_table(part, self._out.suffix, COLUMNS, rows(self._records(unscored)))
+            if not self.missing():
+                self._part.unlink()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Keep what there is for the next run, which may begin."""
+        with suppress(OSError):
+            self._file.close()
+        self._hold.release()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A full disk is one line; what was written stays for the next run, which finds the answers in the ledger."""
+        try:
+            yield
+        except OSError as error:
+            self.close()
+            what = f"{str(self._out)!r} cannot be written ({error.strerror})"
+            raise DataError(f"{what}; free some space and run the same command again") from None
+
+    def _open(self) -> IO[bytes]:
+        try:
+            file = files.open_own(self._part, BEGINNING)
+        except DataError:
+            self._hold.release()
+            raise
+        file.seek(0)
+        if file.readline() == self._header:
+            self._read(file)
+        else:
+            file.truncate(0)
+            file.write(self._header)
+        return file
+
+    def _read(self, file: IO[bytes]) -> None:
+        """Take over sound lines about pictures as they are now.
+
+        One cut off by a crash is dropped, and a damaged one is as good as not there.
+        """
+        start = file.tell()
+        places = {picture.name: place for place, picture in enumerate(self._pictures)}
+        for line in file:
+            if not line.endswith(b"\n"):
+                file.truncate(start)
+                break
+            record = _record(line)
+            if (place := places.get(str(record.get("name")))) is not None:
+                same = self._same(self._pictures[place], record)
+                self._starts[place] = start if same else NOWHERE
+                (self.changed.discard if same else self.changed.add)(place)
+            start += len(line)
+        file.seek(0, os.SEEK_END)
+
+    def _same(self, picture: Picture, record: dict[str, object]) -> bool:
+        """Whether a verdict is about the picture as it is now; its pixels are compared where its stamp differs."""
+        stamp = picture.stamp()
+        if stamp and list(stamp) == record["stamp"] and not self._verify:
+            return True
+        try:
+            return picture.image(self._size).digest == record["digest"]
+        except LookTwiceError:
+            return False
+
+    def _records(self, unscored: dict[str, Unscored]) -> Iterator[dict[str, object]]:
+        with self._part.open("rb") as file:
+            for picture, start in zip(self._pictures, self._starts, strict=True):
+                if start == NOWHERE:
+                    missed = Unscored(picture.name, Cause.STOPPED, "the run ended before this picture was reached")
+                    yield unscored_record(unscored.get(picture.name, missed))
+                else:
+                    file.seek(start)
+                    record = json.loads(file.readline())
+                    yield {column: record[column] for column in COLUMNS}
+
+
+def _record(line: bytes) -> dict[str, object]:
+    """The record of a line; empty if `add` did not write it."""
+    try:
+        record = json.loads(line)
+        return record if isinstance(record, dict) and tuple(record) == PART else {}
+    except (ValueError, RecursionError):
+        return {}
+
+
+def unscored_record(unscored: Unscored) -> dict[str, object]:
+    """The columns of a picture that has no verdict."""
+    return {**dict.fromkeys(COLUMNS), **asdict(unscored)}
+
+
+def record(verdict: Verdict) -> dict[str, object]:
+    """The columns of a verdict: those of its schema, with numbers of six decimals, and of votes the labels alone."""
+    fields = {**verdict.to_dict(), "votes": [label for _, label in verdict.votes]}
+    for name in ("confidence", "low", "high", "familiarity"):
+        value = getattr(verdict, name)
+        fields[name] = None if value is None else round(value, 6)
+    return {column: fields.get(column) for column in COLUMNS}
+
+
+def rows(records: Iterable[dict[str, object]]) -> Iterator[list[object]]:
+    """Records as the rows of a table."""
+    return ([record.get(column) for column in COLUMNS] for record in records)

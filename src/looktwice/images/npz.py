@@ -1,0 +1,100 @@
+"""Arrays in `.npz` files, which anybody may have written: what a header claims is checked before memory is taken.
+
+An array that is not compressed, as `numpy.savez` writes it, is read picture by picture and never held as a whole.
+"""
+
+import math
+import os
+import struct
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looktwice.errors import DataError
+from looktwice.images.image import shown
+
+MOST_BYTES = 2**32
+"""The largest array that is unpacked into memory."""
+SLICE = 1 << 20
+"""Bytes that are unpacked at a time."""
+LOCAL_HEADER = struct.Struct("<26xHH")
+"""The fixed part of a member's header in a zip file; it ends with the lengths of the name and of what follows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the file says of an array that it really has room for."""
+
+    shape: tuple[int, ...]
+    kind: "np.dtype[np.generic]"
+    fortran: bool
+    start: int
+    """Bytes of the member before the first number."""
+    offset: int | None
+    """Where the first number is in the file; None if it is compressed."""
+
+
+def array_names(path: Path) -> list[str]:
+    """The names of the arrays in a file."""
+    with unpacking(path), zipfile.ZipFile(path) as archive:
+        return [name.removesuffix(".npy") for name in archive.namelist()]
+
+
+def read_header(path: Path, name: str) -> Header:
+    """The header of an array; a DataError if the file cannot hold what it claims."""
+    with unpacking(path), zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
+        version, info = np.lib.format.read_magic(member), archive.getinfo(f"{name}.npy")
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, kind = read(member)
+        if kind.hasobject:
+            raise ValueError("it holds Python objects")
+        start, offset = member.tell(), None
+        if info.compress_type == zipfile.ZIP_STORED and archive.fp:
+            archive.fp.seek(info.header_offset)
+            names = LOCAL_HEADER.unpack(archive.fp.read(LOCAL_HEADER.size))
+            offset = info.header_offset + LOCAL_HEADER.size + sum(names) + start
+    claimed, real = math.prod(shape) * kind.itemsize, os.path.getsize(path)
+    # A member may lie about its length, too; but each picture or label takes a byte of the file at the least.
+    beyond = offset is not None and offset + claimed > real
+    if min(shape, default=1) < 0 or start + claimed != info.file_size or beyond:
+        raise DataError(f"{shown(str(path))}: {name} claims {shape} numbers that are not there; save it again")
+    if shape and shape[0] > real:
+        raise DataError(f"{shown(str(path))}: {name} claims {shape[0]:,} entries in {real:,} bytes; save it again")
+    return Header(shape, kind, fortran, start, offset)
+
+
+def read_array(path: Path, name: str) -> "NDArray[np.generic]":
+    """The whole array; a DataError if it is too large for that."""
+    header = read_header(path, name)
+    size = math.prod(header.shape) * header.kind.itemsize
+    if size > MOST_BYTES:
+        raise DataError(
+            f"{shown(str(path))}: {name} takes {size / 1e9:,.1f} GB when unpacked, at most {MOST_BYTES / 1e9:.1f} are "
+            "read; save it with numpy.savez, without compression, which is read picture by picture"
+        )
+    flat, filled = np.empty(size, np.uint8), 0  # which takes no memory before it is filled
+    with unpacking(path), zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
+        member.read(header.start)
+        while filled < size:
+            if not (part := member.read(min(SLICE, size - filled))):
+                raise ValueError("it ends early")
+            flat[filled : filled + len(part)] = np.frombuffer(part, np.uint8)
+            filled += len(part)
+        return flat.view(header.kind).reshape(header.shape, order="F" if header.fortran else "C")
+
+
+@contextmanager
+def unpacking(path: Path) -> Iterator[None]:
+    """Turns whatever a damaged archive raises into one line that names it."""
+    try:
+        yield
+    except (OSError, DataError):
+        raise
+    except Exception as fault:  # zipfile, zlib and numpy raise many kinds
+        why = " ".join(str(fault).split())[:120] or type(fault).__name__
+        raise DataError(f"{shown(str(path))}: not an .npz of plain arrays ({shown(why)}); save it again") from fault

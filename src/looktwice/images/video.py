@@ -1,0 +1,96 @@
+"""A short video → some of its frames, evenly spaced: photos of one thing, taken while the phone is turned a little."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from looktwice.errors import ImageError
+from looktwice.images.decode import MAX_BYTES, is_video
+from looktwice.images.image import MAX_PIXELS, Image, WorkingSize, shown
+
+FRAMES = 8
+MOST_FRAMES = 3600
+"""Frames of the longest video that is read: two minutes of a phone's."""
+
+
+def is_video_file(path: Path) -> bool:
+    """Whether a file is a video; what cannot be read is none."""
+    try:
+        with path.open("rb") as file:
+            return is_video(file.read(16))
+    except OSError:
+        return False
+
+
+def frames(
+    source: Path | bytes, name: str, count: int = FRAMES, size: WorkingSize | None = None, max_pixels: int = MAX_PIXELS
+) -> list[Image]:
+    """So many frames of a video, fewer where it has fewer, scaled down to a working size; the first frame is first.
+
+    An ImageError under this name says why there are none.
+    """
+    try:
+        if isinstance(source, Path):
+            return _frames(source, count, size, max_pixels)
+        with tempfile.NamedTemporaryFile(suffix=".video") as file:
+            file.write(source)
+            file.flush()
+            return _frames(Path(file.name), count, size, max_pixels)
+    except ImageError as refusal:
+        raise ImageError(refusal.why, shown(name)) from None
+    except OSError as fault:
+        raise ImageError(f"cannot be read ({fault.strerror}); check the path and its rights", shown(name)) from fault
+
+
+def _frames(path: Path, count: int, size: WorkingSize | None, max_pixels: int) -> list[Image]:
+    if path.stat().st_size > MAX_BYTES:
+        raise ImageError(f"{path.stat().st_size:,} bytes; files up to {MAX_BYTES:,} bytes are read")
+    claimed = _claimed(path, max_pixels)
+    if claimed > MOST_FRAMES:
+        raise ImageError(f"{claimed:,} frames; a burst is a short video of up to {MOST_FRAMES:,}, so cut it")
+    found, there = _read(path, _spaced(claimed or MOST_FRAMES, count), size)
+    if len(found) < count and there:  # it has fewer frames than it claims
+        found, _ = _read(path, _spaced(there, count), size)
+    if len(found) < 2:
+        raise ImageError(f"a video with {len(found) or 'no'} frames that can be read; a burst needs two or more")
+    return found
+
+
+def _claimed(path: Path, max_pixels: int) -> int:
+    """How many frames the header claims, 0 where it does not say; a video of too many pixels is refused."""
+    import cv2
+
+    capture = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG)
+    try:
+        width, height = (int(capture.get(side)) for side in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT))
+        if width * height > max_pixels:
+            raise ImageError(f"{width} x {height} pixels is more than the limit of {max_pixels:,}; make it smaller")
+        return max(0, int(capture.get(cv2.CAP_PROP_FRAME_COUNT)))
+    finally:
+        capture.release()
+
+
+def _spaced(there: int, count: int) -> Sequence[int]:
+    return sorted(set(np.linspace(0, there - 1, count).round().astype(int).tolist()))
+
+
+def _read(path: Path, places: Sequence[int], size: WorkingSize | None) -> tuple[list[Image], int]:
+    """The frames at these places, and how many were passed on the way."""
+    import cv2
+
+    capture, found, passed = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG), list[Image](), 0
+    try:
+        while passed <= places[-1] and capture.grab():
+            if passed in places:
+                _, pixels = capture.retrieve()
+                small = Image.of(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB).astype(np.uint8, copy=False)).within(size)
+                # With a digest of the pixels that are kept of it.
+                found.append(Image(small.pixels, small.original_size))
+            passed += 1
+        return found, passed
+    finally:
+        capture.release()

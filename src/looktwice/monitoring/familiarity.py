@@ -1,0 +1,311 @@
+"""Is this picture like the labelled ones? Conformal p-values from its pixels and from the answers about it.
+
+Confidences and guarantees are about pictures like those that the profile was made from. A picture is described by
+`pictures.descriptor`; how far it is from its nearest neighbour among some of the labelled pictures is ranked among the
+same distances of the other labelled pictures. Nothing is asked for it. Once it was asked about, the answers are ranked
+by how often labelled pictures had answers of the same kind.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections import Counter
+from functools import cached_property
+from typing import Annotated, Literal, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from looktwice.calibration.votes import MISSING, Counts, Floats, Votes, base_tally
+from looktwice.images.descriptor import NAMES, PLACES
+from looktwice.images.image import WorkingSize
+from looktwice.monitoring.drift import Drift
+
+LEAST = 20
+"""Labelled pictures that are needed to say anything."""
+NEIGHBOURS, RANKED = 300, 1000
+"""The most labelled pictures to which distances are measured, and whose distances are kept."""
+FINEST = 0.02
+"""The least unit of a number of the descriptor, where the labelled pictures hardly differ in it."""
+FORM = ("side", "aspect", "saturation")
+LIGHT = ("dark", "quartile", "median", "three_quarters", "bright", "contrast", "black", "white", "entropy", "commonest")
+SHRINKAGE, RIDGE = 0.2, 0.02
+"""How far correlations are shrunk towards none, and what is added to every variance."""
+OUTSIDE = 3.0
+"""Standard deviations from the mean beyond which a number stands out."""
+GREY = 0.02
+"""Saturation up to which a picture is grey."""
+MOST_WORDS = 3
+LARGEST = 1e9
+"""Beyond any number of a descriptor, and any distance."""
+
+
+LEAST_VARIANCE = 1.0
+"""Of a number of the descriptor in its unit; there is more only where the labelled pictures differ more."""
+POWER = 4
+"""With which power of the distance the p-value falls beyond all labelled pictures."""
+
+
+def _least_units() -> Floats:
+    """(len(NAMES),): the least unit of each number of the descriptor, by what it is.
+
+    Size and grey, where all labelled pictures have them in common, leave no room for others. Numbers of the light are
+    within [0, 1] and near an end for most pictures of some kinds: how far the few others are from it, hundreds of
+    pictures do not tell, and a tenth of the range is little for any kind.
+    """
+    least = np.full(len(NAMES), FINEST)
+    least[[PLACES[name] for name in FORM]] = 0.001
+    least[[PLACES[name] for name in LIGHT]] = 0.1
+    return least
+
+
+LEAST_UNITS = _least_units()
+
+COMPARED = {
+    "median": ("darker", "brighter"),
+    "contrast": ("lower in contrast", "higher in contrast"),
+    "saturation": ("paler", "more colourful"),
+    "band_0": ("blurrier", "sharper or noisier"),
+    "blocks": ("less blocky", "more blocky"),
+    "commonest": ("busier", "emptier"),
+    "direction": ("richer in level lines", "richer in upright lines"),
+}
+"""The words for a feature that is lower, or higher, than those of the labelled pictures."""
+
+
+class Familiarity(BaseModel):
+    """A test of whether pictures are like the labelled ones; a part of a profile that holds no pictures."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    descriptor: Literal[1] = 1
+    """Which numbers describe a picture."""
+    neighbours: str
+    """Descriptors of some labelled pictures: 32-bit floats in base64, `len(NAMES)` a picture."""
+    distances: tuple[float, ...]
+    """How far each of the other labelled pictures is from its nearest neighbour, in increasing order."""
+    size: WorkingSize | None = None
+    """The working size at which they were described, and others must be; None where it is not known."""
+
+    @classmethod
+    def fit(cls, descriptors: Floats, size: WorkingSize | None = None) -> Self | None:
+        """Learn from the descriptors of distinct labelled pictures, (n, len(NAMES)); None where they are too few.
+
+        `size` is the working size at which they were described. One half are the neighbours, which also set the scale;
+        the other half took no part in it and is ranked.
+        """
+        if len(descriptors) < LEAST:
+            return None
+        mixed = np.random.default_rng(0).permutation(len(descriptors))
+        half = min(len(mixed) // 2, NEIGHBOURS)
+        packed = base64.b64encode(descriptors[mixed[:half]].astype("<f4").tobytes()).decode()
+        ranked = descriptors[mixed[half : half + RANKED]]
+        distances = np.sort(cls.model_construct(neighbours=packed).distance(ranked))
+        return cls(neighbours=packed, distances=tuple(distances.tolist()), size=size)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same fields; what is derived from them does not count."""
+        return isinstance(other, Familiarity) and self.model_dump() == other.model_dump()
+
+    def __hash__(self) -> int:
+        return hash((self.neighbours, self.distances))
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        try:
+            rows = self._rows
+        except (binascii.Error, ValueError):
+            raise ValueError(f"the neighbours are not rows of {len(NAMES)} numbers") from None
+        if not len(rows) or not (np.abs(rows) < LARGEST).all():
+            raise ValueError("the neighbours are no descriptors of pictures")
+        if not self.distances or not (np.diff((0.0, *self.distances, LARGEST)) >= 0).all():
+            raise ValueError("there must be distances from 0 on, in increasing order")
+        return self
+
+    def p_values(self, descriptors: Floats) -> Floats:
+        """(n,): how familiar each picture is, in (0, 1]; at most a with a chance of a, for new pictures of the kind.
+
+        That holds for every a from 1 / (distances + 1) on. Below it no count can tell: farther out than all labelled
+        pictures, the p-value falls with the fourth power of the distance, as by Markov's inequality.
+        """
+        ranked, distance = np.array(self.distances), self.distance(descriptors)
+        share = (1.0 + len(ranked) - np.searchsorted(ranked, distance, "left")) / (len(ranked) + 1)
+        beyond = distance > ranked[-1]
+        return np.where(beyond, share * (ranked[-1] / np.where(beyond, distance, 1.0)) ** POWER, share)
+
+    def drift(self) -> Drift:
+        """The test that a stream of pictures is as familiar as the labelled ones, by the kinds that `kind` gives.
+
+        Each ranked picture is a kind of its own, and so is each gap between two of them, into which new ones fall.
+        Pictures that are more familiar than new ones, such as the labelled ones themselves, are no shift.
+        """
+        return Drift((0, 1) * len(self.distances) + (0,), alternative="greater")
+
+    def kind(self, p_value: float) -> int:
+        """The gap between the ranked pictures into which one of this p-value falls."""
+        ranked = len(self.distances)
+        return 2 * min(ranked, round((1 - p_value) * (ranked + 1)))
+
+    def distance(self, descriptors: Floats) -> Floats:
+        """(n,): the Mahalanobis distance of each picture from the nearest neighbour, to four decimals."""
+        rows, white = self._whitened(descriptors), self._white
+        squares = (rows**2).sum(axis=1)[:, None] + (white**2).sum(axis=1) - 2 * rows @ white.T
+        return np.sqrt(np.maximum(squares, 0).min(axis=1)).round(4)
+
+    def because(self, descriptor: Floats) -> str:
+        """What stands out about a picture beside the labelled ones, for people."""
+        away = (descriptor - self._middle) / self._unit
+        kind = self._kind(descriptor, away)
+        if kind:
+            return kind
+        standing = sorted(COMPARED, key=lambda name: -abs(away[PLACES[name]]))
+        words = [COMPARED[name][int(away[PLACES[name]] > 0)] for name in standing if abs(away[PLACES[name]]) > OUTSIDE]
+        if not words:
+            return "its colours, light and detail are together unlike those of the labelled pictures"
+        return f"{' and '.join(words[:MOST_WORDS])} than the labelled pictures"
+
+    def _kind(self, descriptor: Floats, away: Floats) -> str:
+        """Colour and size of the picture and of the labelled ones, as far as they differ."""
+        own, usual = [], []
+        grey = bool(np.quantile(self._rows[:, PLACES["saturation"]], 0.95) <= GREY)
+        tones = [_tone(descriptor[PLACES["saturation"]] <= GREY), _tone(grey)]
+        if tones[0] != tones[1] and abs(away[PLACES["saturation"]]) > OUTSIDE:
+            own, usual = [f"a {tones[0]} picture"], ["grey" if grey else "in colour"]
+        if max(abs(away[PLACES["side"]]), abs(away[PLACES["aspect"]])) > OUTSIDE:
+            own = [f"{own[0] if own else 'a picture'} of {_size(descriptor)}"]
+            alike = self._rows[:, [PLACES["side"], PLACES["aspect"]]].std(axis=0).max() < FINEST
+            usual.append(f"{'' if alike else 'about '}{_size(np.median(self._rows, axis=0))}")
+        return f"{own[0]}; the labelled pictures are {' and '.join(usual)}" if own else ""
+
+    @cached_property
+    def _rows(self) -> Floats:
+        flat = np.frombuffer(base64.b64decode(self.neighbours, validate=True), "<f4")
+        return flat.reshape(-1, len(NAMES)).astype(np.float64)
+
+    @cached_property
+    def _middle(self) -> Floats:
+        return np.asarray(np.median(self._rows, axis=0))
+
+    @cached_property
+    def _unit(self) -> Floats:
+        return np.maximum(self._rows.std(axis=0), LEAST_UNITS)
+
+    @cached_property
+    def _factor(self) -> Floats:
+        """What makes numbers of the descriptor independent of each other: a root of the inverse covariance."""
+        scaled = (self._rows - self._middle) / self._unit
+        covariance = np.cov(scaled.T, bias=True)
+        spread = np.diag(covariance)
+        own = SHRINKAGE * spread + np.maximum(LEAST_VARIANCE - spread, 0.0) + RIDGE
+        shrunk = (1 - SHRINKAGE) * covariance + np.diag(own)
+        return np.linalg.cholesky(np.linalg.inv(shrunk))
+
+    @cached_property
+    def _white(self) -> Floats:
+        return self._whitened(self._rows)
+
+    def _whitened(self, descriptors: Floats) -> Floats:
+        whitened: Floats = (descriptors - self._middle) / self._unit @ self._factor
+        return whitened
+
+
+def _tone(grey: bool) -> str:
+    return "grey" if grey else "colour"
+
+
+def _size(descriptor: Floats) -> str:
+    side, aspect = descriptor[PLACES["side"]], descriptor[PLACES["aspect"]]
+    return f"{2 ** (side + aspect / 2):.0f} × {2 ** (side - aspect / 2):.0f}"
+
+
+# From the answers ----------------------------------------------------------------------------------------------------
+
+MOST = 2000
+"""Labelled pictures whose answers are kept, at the most."""
+KIND = re.compile(r"\d{1,9}/\d{1,9}")
+Kind = tuple[str, str]
+"""The label of the picture itself, and of its views how many agree and how many labels all name together: `8/1`."""
+
+
+class AnswerKinds(BaseModel):
+    """How often the labelled pictures had which kind of answers; a part of a profile."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    views: Annotated[int, Field(ge=0)]
+    """How many views of the panel count, the first ones."""
+    seen: dict[str, dict[str, Annotated[int, Field(ge=1)]]]
+    """For each label, how many pictures had it, by agreeing views and distinct labels: `8/1`."""
+
+    @classmethod
+    def fit(cls, votes: Votes) -> Self | None:
+        """Learn from the answers about distinct labelled pictures; None where they are too few."""
+        if len(votes) < LEAST:
+            return None
+        some = np.random.default_rng(0).permutation(len(votes))[:MOST]
+        seen: dict[str, dict[str, int]] = {}
+        for (label, kind), count in sorted(Counter(kinds(votes.take(some))).items()):
+            seen.setdefault(label, {})[kind] = count
+        return cls(views=len(votes.panel), seen=seen)
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if not self.seen or not all(self.seen.values()):
+            raise ValueError("there must be kinds of answers for every label")
+        if not all(KIND.fullmatch(kind) for found in self.seen.values() for kind in found):
+            raise ValueError("a kind of answers is written like 8/1")
+        return self
+
+    def p_values(self, votes: Votes) -> Floats:
+        """(n,): how usual the answers about each picture are, in (0, 1]; at most a with a chance of a, for new ones.
+
+        The new picture is put among the labelled ones. How common a picture's answers are is how many have the same,
+        with a little for how many have the same of any label. The p-value is the share of pictures, the new one
+        included, whose answers are no commoner than its own (full conformal prediction).
+        """
+        found, table = kinds(votes.under(range(self.views))), self._table()
+        known = {kind: _p_value(*table, *kind) for kind in set(found)}
+        return np.array([known[kind] for kind in found], np.float64)
+
+    def because(self, votes: Votes, row: int) -> str:
+        """What is unusual about the answers about a picture, for people."""
+        ((label, kind),) = kinds(votes.under(range(self.views)).take(np.array([row])))
+        agree, labels = kind.split("/")
+        among = self.seen.get(label)
+        if among is None:
+            return f"the classifier answered {label!r}, which it gave for no labelled picture"
+        how = f"{agree} of {self.views} views agree with {label!r} and {labels} labels are named"
+        times = among.get(kind, 0)
+        often = f"{times} of" if times else "none of"
+        return f"{how}, as with {often} the {sum(among.values())} labelled pictures that it called so"
+
+    def _table(self) -> tuple[dict[str, int], dict[str, int], Counts]:
+        """The row of each label, the column of each kind, and how many pictures had both; the last ones are empty."""
+        labels = {label: row for row, label in enumerate(self.seen)}
+        among = dict.fromkeys(kind for found in self.seen.values() for kind in found)
+        columns = {kind: column for column, kind in enumerate(among)}
+        count = np.zeros((len(labels) + 1, len(columns) + 1), np.int64)
+        for label, found in self.seen.items():
+            for kind, times in found.items():
+                count[labels[label], columns[kind]] = times
+        return labels, columns, count
+
+
+def kinds(votes: Votes) -> list[Kind]:
+    """The kind of answers about each picture."""
+    agree = base_tally(votes).agree.tolist()
+    answers = np.column_stack([votes.base, np.where(votes.views == MISSING, votes.base[:, None], votes.views)])
+    labels = 1 + (np.diff(np.sort(answers, axis=1)) != 0).sum(axis=1)
+    words = (votes.vocabulary[code] for code in votes.base.tolist())
+    return [(word, f"{k}/{d}") for word, k, d in zip(words, agree, labels.tolist(), strict=True)]
+
+
+def _p_value(labels: dict[str, int], columns: dict[str, int], count: Counts, label: str, kind: str) -> float:
+    """The p-value of one kind of answers, by the table of those that were seen."""
+    count, cell = count.copy(), (labels.get(label, -1), columns.get(kind, -1))
+    count[cell] += 1
+    of_label, of_kind = count.sum(axis=1, keepdims=True), count.sum(axis=0)
+    common = (of_label / (of_label + 1) * (count + of_kind / count.sum())).round(9)
+    return float(count[common <= common[cell]].sum() / count.sum())

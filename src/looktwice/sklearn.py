@@ -1,0 +1,292 @@
+"""The scikit-learn estimator (extra `sklearn`): a closed classifier with `fit`, `predict` and `predict_proba`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from copy import copy
+from pathlib import Path
+from typing import Self, get_type_hints
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from looktwice.blocking import Model
+from looktwice.calibration import calibrators
+from looktwice.calibration.base import Calibrator
+from looktwice.calibration.conformal import SetKind, draws
+from looktwice.calibration.votes import Codes, Floats, Places, Votes
+from looktwice.classifiers import trust
+from looktwice.classifiers.base import Classifier
+from looktwice.classifiers.python import PerObject
+from looktwice.classifiers.registry import Source
+from looktwice.decisions.fitting import Collected
+from looktwice.decisions.judging import Verdict
+from looktwice.decisions.policy import FALSE_ALARMS, DecisionKeywords, DecisionOptions, Unfamiliar
+from looktwice.decisions.profile import Profile
+from looktwice.engine.budget import Money
+from looktwice.engine.options import AskKeywords, AskOptions
+from looktwice.engine.outcome import Unscored
+from looktwice.engine.query import Scores
+from looktwice.errors import FitError, MissingExtra
+from looktwice.images.collection import Picture, PicturesLike, many, one, with_truths
+from looktwice.model import panel_of
+from looktwice.views import Panel
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, column_or_1d
+except ImportError:
+    raise MissingExtra("scikit-learn's tools", "sklearn") from None
+
+COVERAGE = 0.9
+"""The default coverage of the sets of `predict_set`."""
+_TURNS = PerObject(threading.Lock)
+"""A connected classifier serves one event loop at a time, so estimators that share one take turns."""
+
+
+class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A closed classifier that says how sure it is.
+
+    `fit` teaches confidence, not labels: the classifier itself stays as it is. No question is asked twice as long as
+    the ledger lasts, which all estimators of a process share by default, clones included.
+
+    Parameters:
+        classifier: A description such as `onnx:model.onnx`, a TOML file, a function of one picture (or of a `batch`),
+            or a connected classifier, which clones share.
+        views: The panel; the general one where None.
+        calibrator: The name of a calibrator, or a calibrator.
+        seed: Seed of the random views.
+        ledger: `memory` (kept as long as the process lives), a path, `postgresql://…`, `off`, or None: the default
+            path, or none if the classifier is local.
+        budget: Queries: a total for this ledger and classifier, or `"+500"` for 500 more in each call.
+        money: The same in money.
+        price: The price of one query; the classifier's description where None.
+        prices: A table of prices by the token, for chat models; see `looktwice prices`.
+        rate: Questions a second, at most; the classifier's own limit where None.
+        concurrency: Calls at the same time, at most; the classifier's own limit where None.
+        canaries: Stored answers that are asked for again in each call, to see whether the classifier is still the
+            same; worth a few queries where the ledger outlives the process.
+        per_day: Queries in one UTC day, at most.
+        money_per_day: The same in money.
+        longest_wait: Seconds of the longest wait that the classifier may ask for.
+        scores: `use` the classifier's scores and ranked lists where they help on held-out folds, or `ignore` them.
+        working_size: Pixels of the longer side, to which larger pictures are scaled down; where None that of `fit`, or
+            what the classifier can use.
+        batch: Ask a chat model in its vendor's batches: within a day, at a lower price; needs a ledger on disk.
+        label_check: Pictures of `fit` whose labels are compared with `y` before the others are asked about; 0 asks
+            about all of them even if no label is in `y`.
+        adaptive: Whether `verdicts` stops asking about a picture once further answers would hardly matter.
+        max_error: `verdicts` accepts answers that are wrong at most this often; None decides nothing.
+        level: How certain that guarantee is.
+        coverage: How often prediction sets should hold the truth; where None, `verdicts` has none and those of
+            `predict_set` hold it in 90 of 100 pictures.
+        sets: How they are chosen: `adaptive`, `regularised`, `deterministic` or `threshold`.
+        unfamiliar: Whether `verdicts` may `accept`, must `review` or should `refuse` to ask about a picture that is not
+            like those of `fit`.
+        false_alarms: How often a picture that is like them is taken for one that is not.
+
+    Attributes:
+        classes_: The labels of `y`, sorted, of its type.
+        profile_: What was learned.
+
+    >>> import numpy as np
+    >>> def classify(image): return int(image.mean() > 128)
+    >>> X = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 3), np.uint8)
+    >>> y = np.array([classify(image) for image in X])
+    >>> model = LookTwice(classify, views="gaussian:0.1*4").fit(X, y)
+    >>> model.predict_proba(X).shape, model.predict(X).dtype == y.dtype
+    ((60, 2), True)
+    """
+
+    def __init__(
+        self,
+        classifier: Source | None = None,
+        views: Panel | str | None = None,
+        calibrator: Calibrator | str = "jury",
+        seed: int = 0,
+        ledger: str | None = "memory",
+        budget: int | str | None = None,
+        money: Money | None = None,
+        price: Money | None = None,
+        prices: str | Path | None = None,
+        rate: float | None = None,
+        concurrency: int | None = None,
+        canaries: int = 0,
+        per_day: int | None = None,
+        money_per_day: Money | None = None,
+        longest_wait: float = 900.0,
+        scores: Scores = "use",
+        working_size: int | None = None,
+        batch: bool = False,
+        label_check: int = 20,
+        adaptive: bool = False,
+        max_error: float | None = None,
+        level: float = 0.95,
+        coverage: float | None = None,
+        sets: SetKind = "adaptive",
+        unfamiliar: Unfamiliar = "review",
+        false_alarms: float = FALSE_ALARMS,
+    ) -> None:
+        self.classifier = classifier
+        self.views = views
+        self.calibrator = calibrator
+        self.seed = seed
+        self.ledger = ledger
+        self.budget = budget
+        self.money = money
+        self.price = price
+        self.prices = prices
+        self.rate = rate
+        self.concurrency = concurrency
+        self.canaries = canaries
+        self.per_day = per_day
+        self.money_per_day = money_per_day
+        self.longest_wait = longest_wait
+        self.scores = scores
+        self.working_size = working_size
+        self.batch = batch
+        self.label_check = label_check
+        self.adaptive = adaptive
+        self.max_error = max_error
+        self.level = level
+        self.coverage = coverage
+        self.sets = sets
+        self.unfamiliar = unfamiliar
+        self.false_alarms = false_alarms
+
+    def fit(self, X: PicturesLike, y: ArrayLike) -> Self:
+        """Learn from pictures and their true labels.
+
+        `X` is an array of pictures (uint8, n × height × width [× RGB]), or a sequence of arrays, paths, bytes or Pillow
+        images. If a picture cannot be scored, the error names it; call again, and only what is missing is asked.
+        """
+        truths = column_or_1d(y, warn=True)
+        check_classification_targets(truths)
+        pictures = with_truths(_pictures(X), _texts(truths))
+        panel, calibrator = panel_of(self.views), calibrators.named(self.calibrator)
+        with self._opened(None, self.seed) as model:
+            self.profile_ = model.learn(_complete(model.ask(pictures, views=panel)), calibrator)
+        self.classes_ = np.unique(truths)
+        return self
+
+    def predict(self, X: PicturesLike) -> NDArray[np.generic]:
+        """(n,): the label of each verdict; where that is none of `classes_`, the most probable one that is."""
+        votes = self._votes(X)
+        places = np.zeros(len(votes), np.intp)
+        for rows, part in self._apart(votes):
+            places[rows] = self._places(part)
+        labels: NDArray[np.generic] = self.classes_[places]
+        return labels
+
+    def predict_proba(self, X: PicturesLike) -> Floats:
+        """(n, len(classes_)): the probability of each label of `classes_`, given that it is one of them."""
+        votes = self._votes(X)
+        found = np.zeros((len(votes), len(self.classes_)))
+        for rows, part in self._apart(votes):
+            found[rows] = self._probabilities(part)
+        return found
+
+    def predict_set(self, X: PicturesLike, coverage: float | None = None) -> NDArray[np.bool_]:
+        """(n, len(classes_)): whether each label is in the prediction set, which holds the truth so often."""
+        check_is_fitted(self, "profile_")
+        wanted = self.coverage if coverage is None else coverage
+        conformal = self.profile_.held_out.conformal(COVERAGE if wanted is None else wanted, self.sets)
+        votes = self._votes(X)
+        members = np.zeros((len(votes), len(self.classes_)), bool)
+        for rows, part in self._apart(votes):
+            distribution = self.profile_.restored_calibrator().distribution(part)
+            sets = conformal.sets(distribution, draws(part))
+            inside = [sets.hold(distribution, np.full(len(part), code)) for code in self._codes(part)]
+            members[rows] = np.stack(inside, axis=1)
+            members[rows, self._places(part)] = True
+        return members
+
+    def verdicts(self, X: PicturesLike) -> list[Verdict | Unscored]:
+        """What `looktwice look` says about each picture: label, confidence, decision, prediction set, or why not."""
+        check_is_fitted(self, "profile_")
+        options = DecisionOptions(**{name: getattr(self, name) for name in get_type_hints(DecisionKeywords)})
+        with self._opened(self.profile_) as model:
+            return list(model.score(_pictures(X), options))
+
+    def familiarity(self, X: PicturesLike) -> Floats:
+        """(n,): how much each picture is like those of `fit`, a p-value in (0, 1]; costs no query.
+
+        At most 1 % of new pictures like them have one of 0.01 or less. NaN where the profile cannot tell.
+        """
+        check_is_fitted(self, "profile_")
+        with self._opened(self.profile_) as model:
+            return model.familiarity(_pictures(X))
+
+    def save(self, path: str | Path) -> None:
+        """Write the profile as JSON; `looktwice.Model.load` reads it."""
+        check_is_fitted(self, "profile_")
+        self.profile_.save(Path(path))
+        trust.remember(self.profile_.classifier)
+
+    def _votes(self, X: PicturesLike) -> Votes:
+        check_is_fitted(self, "profile_")
+        with self._opened(self.profile_) as model:
+            return _complete(model.ask(_pictures(X))).votes
+
+    def _apart(self, votes: Votes) -> Iterator[tuple[Places, Votes]]:
+        """Parts of the votes in which no picture is judged by new labels that were said of others."""
+        return votes.apart(len(self.profile_.vocabulary), self.profile_.classes)
+
+    def _codes(self, votes: Votes) -> Codes:
+        """(len(classes_),): the code of each class."""
+        return votes.codes(_texts(self.classes_))
+
+    def _probabilities(self, votes: Votes) -> Floats:
+        distribution = self.profile_.restored_calibrator().distribution(votes)
+        columns = [distribution.of(np.full(len(votes), code)) for code in self._codes(votes)]
+        found = np.stack(columns, axis=1)
+        total = found.sum(axis=1, keepdims=True)
+        return np.where(total > 0, found / np.where(total > 0, total, 1.0), 1.0 / len(columns))
+
+    def _places(self, votes: Votes) -> NDArray[np.intp]:
+        """(n,): which of the classes is believed."""
+        believed = self.profile_.restored_calibrator().predict(votes)[:, None] == self._codes(votes)
+        return np.where(believed.any(axis=1), believed.argmax(axis=1), self._probabilities(votes).argmax(axis=1))
+
+    @contextmanager
+    def _opened(self, profile: Profile | None, seed: int | None = None) -> Iterator[Model]:
+        if self.classifier is None:
+            raise FitError("LookTwice needs a classifier: a description, a function or a connected classifier")
+        options = AskOptions(**{name: getattr(self, name) for name in get_type_hints(AskKeywords)})
+        turn = _TURNS.of(self.classifier) if isinstance(self.classifier, Classifier) else nullcontext()
+        with turn, Model(self.classifier, profile, options=options, seed=seed) as model:
+            yield model
+
+    def __sklearn_clone__(self) -> Self:
+        """A clone shares the classifier: a connection cannot be copied, and a function's answers stay its own."""
+        bare = copy(self)
+        bare.classifier = None
+        twin: Self = super(LookTwice, bare).__sklearn_clone__()
+        return twin.set_params(classifier=self.classifier)
+
+    def __sklearn_tags__(self):  # type: ignore[no-untyped-def]
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
+        return tags
+
+
+def _pictures(X: PicturesLike) -> list[Picture]:
+    """One picture for each item; those in memory are named by their place."""
+    if isinstance(X, str | Path):
+        return list(many(X))
+    return [one(item, f"picture {place}") for place, item in enumerate(X)]
+
+
+def _texts(labels: NDArray[np.generic]) -> list[str]:
+    """Labels as a classifier says them; floats, which scikit-learn allows if they are whole, as whole numbers."""
+    return [str(label) for label in (labels.astype(np.int64) if labels.dtype.kind == "f" else labels).tolist()]
+
+
+def _complete(collected: Collected) -> Collected:
+    """The answers about all pictures; an error about the first that has none. What was answered is in the ledger."""
+    if collected.unscored:
+        raise collected.unscored[0].error()
+    return collected

@@ -1,0 +1,435 @@
+"""Profiles put to use: stopping early, guarantees, sets, drift, bursts and the words about them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.engines import engine_for
+from workshop import run, write_profile
+
+from looktwice.calibration.jury import Jury
+from looktwice.classifiers.registry import connect
+from looktwice.decisions import evaluation, fitting, judging, planning, stopping
+from looktwice.decisions.fitting import Collected
+from looktwice.decisions.judging import Verdict
+from looktwice.decisions.policy import NEVER, DecisionOptions, Policy
+from looktwice.decisions.profile import HeldOut, Profile
+from looktwice.decisions.stopping import Expected, SameDecision, Thrift
+from looktwice.engine.outcome import Cause, Unscored
+from looktwice.errors import DataError, ProfileError
+from looktwice.images.collection import Picture, find, labelled
+from looktwice.views import Panel
+
+DEMO = Path(str(files("looktwice") / "demo"))
+MODEL = str(DEMO / "fashion.toml")
+MILD = Panel.parse(
+    "zoom:1.15 mirror+tone:contrast=1.4 shift:-0.06,0 mirror+zoom:1.07 turn:5 tone:contrast=0.7 shift:0.06,0 turn:-5"
+)
+"""Eight views of which each tells something about clothes."""
+
+
+@pytest.fixture(scope="module")
+def clothes() -> list[Picture]:
+    return labelled(DEMO / "pictures.npz")[::3]
+
+
+@pytest.fixture(scope="module")
+def taught(clothes: list[Picture]) -> Collected:
+    return asyncio.run(fitting.collect(engine_for(connect(MODEL)), clothes[:400], MILD))
+
+
+@pytest.fixture(scope="module")
+def tested(clothes: list[Picture]) -> Collected:
+    return asyncio.run(fitting.collect(engine_for(connect(MODEL)), clothes[400:600], MILD))
+
+
+@pytest.fixture(scope="module")
+def profile(taught: Collected) -> Profile:
+    return fitting.learn(taught, Jury(), MODEL)
+
+
+def verdicts(pictures: Sequence[Picture], profile: Profile, policy: Policy | None = None) -> list[Verdict]:
+    async def work() -> list[Verdict | Unscored]:
+        return [verdict async for verdict in judging.look(engine_for(connect(MODEL)), pictures, profile, policy)]
+
+    return [verdict for verdict in asyncio.run(work()) if isinstance(verdict, Verdict)]
+
+
+def test_a_jury_profile_shows_what_each_view_adds_and_what_stopping_early_saves(profile: Profile) -> None:
+    assert [result.calibrator for result in profile.results] == ["naive", "constant", "jury", "adaptive jury"]
+    assert [point.queries for point in profile.curve] == list(range(1, 10))
+    fixed, stopped = profile.results[2:]
+    assert stopped.queries < fixed.queries == 9
+    last = profile.curve[-1].figures["brier"].value
+    assert last == fixed.figures["brier"].value
+    assert Profile.of(profile.model_dump(mode="json"), "again") == profile
+
+
+def test_stopping_early_asks_less_and_believes_the_jury_of_what_was_asked(
+    profile: Profile, clothes: list[Picture], tested: Collected
+) -> None:
+    policy = Policy.early_stopping(profile)
+    found = verdicts(clothes[400:600], profile, policy)
+    assert profile.adaptive is not None
+    rule, juries = profile.adaptive.rule(), profile.adaptive.restored_calibrator().juries
+    said = [tested.votes.under(range(views)) for views in range(9)]
+    confidence = np.column_stack([jury.confidence(votes) for jury, votes in zip(juries, said, strict=True)])
+    asked = rule.asked(confidence)
+    assert [verdict.queries - 1 for verdict in found] == asked.tolist()
+    assert [verdict.confidence for verdict in found] == pytest.approx(confidence[np.arange(200), asked].tolist())
+    assert 1 + asked.mean() < 9
+    assert min(verdict.queries for verdict in found) == 1 + profile.adaptive.first
+
+
+@pytest.fixture(scope="module")
+def trials(taught: Collected) -> list[stopping.Trial]:
+    return stopping.trials(Jury(), taught.labelled())
+
+
+@pytest.mark.parametrize("aim", [Thrift(8), Thrift(4), SameDecision(0.9, 0.05)], ids=str)
+def test_the_price_of_a_view_is_the_highest_that_keeps_the_aim_on_other_pictures(
+    trials: list[stopping.Trial], aim: stopping.Aim
+) -> None:
+    price = stopping.price(trials, aim)
+
+    def kept(cost: float) -> bool:
+        rules = [stopping.rule(trial.taught, aim, cost) for trial in trials]
+        stops = [rule.asked(trial.tested.confidence()) for rule, trial in zip(rules, trials, strict=True)]
+        return aim.kept(trials, stops)
+
+    assert kept(price)
+    assert not kept(20 * price)
+
+
+def test_an_aim_is_missed_if_the_calibrator_moves_too_far_or_the_score_certainly_rises(
+    trials: list[stopping.Trial],
+) -> None:
+    whole = [np.full(len(trial.places), 8) for trial in trials]
+    assert Thrift(8).kept(trials, whole)
+    assert not Thrift(8).kept(trials, [stops * 0 for stops in whole])
+    steps = [tuple(replace(step, brier=step.brier + 0.1) for step in trial.tested.steps) for trial in trials]
+    worse = [
+        replace(trial, tested=replace(trial.tested, steps=said)) for trial, said in zip(trials, steps, strict=True)
+    ]
+    assert not Thrift(8).kept(worse, whole)
+
+
+def test_what_is_told_of_a_picture_does_not_rest_on_how_it_turned_out(trials: list[stopping.Trial]) -> None:
+    """Truths and movements of the tested fifth may be anything: where one stops there stays the same."""
+    first, *others = trials
+    steps = tuple(replace(step, brier=9.0 - step.brier, label=step.label + 1) for step in first.tested.steps)
+    odd = replace(first, tested=stopping.Growth(steps, 9.0 - first.tested.movement))
+    before, after = stopping.stopped(trials, Thrift(8)), stopping.stopped([odd, *others], Thrift(8))
+    assert (before.confidence[first.places] == after.confidence[first.places]).all()
+    rest = np.setdiff1d(np.arange(len(before.label)), first.places)
+    assert (before.confidence[rest] != after.confidence[rest]).any()
+
+
+def test_what_is_expected_of_stopping_early_is_a_ratio_with_an_interval(trials: list[stopping.Trial]) -> None:
+    stopped, fixed = stopping.stopped(trials, Thrift(8)), stopping.steps(trials)[8]
+    expected = Expected.of(stopped, fixed)
+    assert expected.brier == pytest.approx(stopped.brier.mean() / fixed.brier.mean())
+    rng = np.random.default_rng(0)
+    rows = rng.integers(len(fixed.brier), size=(2000, len(fixed.brier)))
+    ratios = stopped.brier[rows].mean(axis=1) / fixed.brier[rows].mean(axis=1)
+    assert np.percentile(ratios, [2.5, 97.5]) == pytest.approx([expected.low, expected.high], abs=0.004)
+    assert Expected(0.99, 0.985, 1.005, 0.6).sentence() == (
+        "Stopping early: 0.990 of the panel's Brier score (95 % interval 0.985 to 1.005) at 60 % of its queries, on "
+        "pictures that taught neither rule nor price."
+    )
+    assert Expected(1.0, 0.9, 1.1, 0.6).sentence().endswith("within 1.01 is not certain with so few labelled pictures.")
+
+
+def test_a_profile_says_what_to_expect_of_stopping_early(taught: Collected) -> None:
+    profile = fitting.learn(taught, Jury(), MODEL)
+    assert profile.adaptive is not None
+    assert profile.adaptive.expected is not None
+    assert profile.adaptive.expected.sentence() in profile.advice()
+    again = Profile.of(json.loads(profile.model_dump_json()), "profile")
+    assert again.adaptive == profile.adaptive
+
+
+def test_queries_are_saved_with_further_views_at_hand_and_without(trials: list[stopping.Trial]) -> None:
+    whole, half = Thrift(8), Thrift(4)
+    for aim, fixed in ((whole, 8), (half, 4)):
+        stopped = stopping.stopped(trials, aim)
+        assert 1 < stopped.queries < 9
+        assert stopped.brier.mean() < 1.05 * stopping.steps(trials)[fixed].brier.mean()
+    assert whole.slack(trials) > 0 > half.slack(trials)
+
+
+@pytest.fixture(scope="module")
+def misled(taught: Collected) -> Collected:
+    """The same answers, but those under the first four views of the panel are worth nothing."""
+    views = taught.votes.views.copy()
+    views[:, :4] = np.random.default_rng(0).integers(10, size=(len(views), 4))
+    return replace(taught, votes=replace(taught.votes, views=views))
+
+
+def test_views_are_asked_in_the_order_of_their_worth_if_pictures_enough_tell_it(
+    misled: Collected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not stopping.rankable(misled.labelled())
+    monkeypatch.setattr(stopping, "RANKING", 30)
+    assert stopping.rankable(misled.labelled())
+    order, found = stopping.order(Jury(), misled.labelled(), 4)
+    assert sorted(order[:4]) == [4, 5, 6, 7]
+    usual = stopping.trials(Jury(), misled.labelled())
+    assert Thrift(4).slack(found) == pytest.approx(Thrift(4).slack(usual))
+    early, late = (stopping.steps(trials)[2].nll.mean() for trials in (found, usual))
+    assert early < late - 0.02
+    assert stopping.steps(found)[-1].confidence == pytest.approx(stopping.steps(usual)[-1].confidence, abs=1e-4)
+
+
+def test_stopping_by_the_decision_changes_few_of_them(taught: Collected) -> None:
+    profile = fitting.learn(taught, Jury(), MODEL, max_error=0.15)
+    assert profile.adaptive is not None
+    whole, early = profile.held_out, profile.adaptive.held_out
+    threshold = profile.threshold(0.15)
+    assert threshold is not None
+    other = (np.array(whole.confidence) >= threshold) != (np.array(early.confidence) >= threshold)
+    assert other.mean() <= 0.02
+    assert profile.results[-1].queries < 9
+
+
+def test_a_profile_may_know_more_views_than_its_panel_has(
+    misled: Collected, clothes: list[Picture], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "RANKING", 30)
+    profile = fitting.learn(misled, Jury(), MODEL, fixed=3)
+    assert len(profile.views()) == 3
+    assert set(profile.views()) < set(MILD.views[4:])
+    assert len(profile.restored_calibrator().weights) == 4  # type: ignore[attr-defined]
+    assert profile.adaptive is not None
+    assert set(profile.adaptive.views()) == set(MILD)
+    assert str(profile.adaptive.views()[:3]) == str(profile.views())
+    assert [result.queries for result in profile.results[:3]] == [1, 1, 4]
+    assert [len(verdict.votes) for verdict in verdicts(clothes[400:403], profile)] == [3, 3, 3]
+    early = verdicts(clothes[400:500], profile, Policy.early_stopping(profile))
+    assert {len(verdict.votes) for verdict in early} == {8}
+    assert len({verdict.queries for verdict in early}) > 1
+
+
+@pytest.mark.parametrize("max_error", [None, 0.15])
+def test_with_few_wrong_answers_views_beyond_the_panel_teach_nothing(
+    taught: Collected, max_error: float | None
+) -> None:
+    profile = fitting.learn(taught, Jury(), MODEL, fixed=3, max_error=max_error)
+    assert profile == fitting.learn(taught.under(range(3)), Jury(), MODEL, max_error=max_error)
+
+
+def test_pictures_that_something_was_chosen_on_teach_but_are_not_judged(taught: Collected) -> None:
+    profile = fitting.learn(taught, Jury(), MODEL, n_selection=150)
+    assert len(profile.held_out.confidence) == 250
+    correct = taught.votes.base[150:] == taught.labelled().truths[150:]
+    assert profile.accuracy() == pytest.approx(float(correct.mean()), abs=1e-6)
+    assert profile.adaptive is not None
+    assert len(profile.adaptive.held_out.confidence) == 250
+
+
+def test_only_a_jury_profile_knows_when_to_stop(tmp_path: Path) -> None:
+    profile = write_profile(tmp_path / "profile.json", MODEL)
+    with pytest.raises(ProfileError, match="fit it with the calibrator jury"):
+        Policy.early_stopping(profile)
+
+
+def test_a_profile_whose_parts_about_stopping_do_not_fit_is_refused(profile: Profile) -> None:
+    values = profile.model_dump(mode="json")
+    values["adaptive"]["low"] = values["adaptive"]["low"][:-1]
+    with pytest.raises(ProfileError, match="does not hold together"):
+        Profile.of(values, "broken")
+
+
+def test_answers_are_accepted_from_the_threshold_on(profile: Profile, clothes: list[Picture]) -> None:
+    threshold = profile.threshold(max_error=0.15, level=0.8)
+    assert threshold is not None
+    found = verdicts(clothes[400:450], profile, Policy.full_panel(profile).guaranteeing(0.15, 0.8))
+    assert {verdict.decision for verdict in found} <= {"accept", "review"}
+    familiar = [verdict for verdict in found if verdict.unfamiliar_because is None]
+    assert len(familiar) > 40
+    assert all((verdict.confidence >= threshold) == (verdict.decision == "accept") for verdict in familiar)
+
+
+def test_nothing_is_accepted_if_nothing_can_be_promised(profile: Profile, clothes: list[Picture]) -> None:
+    policy = Policy.full_panel(profile).guaranteeing(0.0001)
+    assert policy.accept == NEVER
+    assert {verdict.decision for verdict in verdicts(clothes[400:410], profile, policy)} == {"review"}
+
+
+def test_sets_name_the_label_first_and_hold_the_truth_about_as_often_as_asked(
+    profile: Profile, clothes: list[Picture], tested: Collected
+) -> None:
+    policy = Policy.full_panel(profile).covering(0.97)
+    found = verdicts(clothes[400:600], profile, policy)
+    assert all(verdict.prediction_set is not None and verdict.prediction_set[0] == verdict.label for verdict in found)
+    sizes = [len(verdict.prediction_set or ()) for verdict in found]
+    kept = evaluation.guarantees(tested, policy)
+    assert kept.options == pytest.approx(np.mean(sizes))
+    assert kept.covered is not None
+    assert kept.covered > 0.92
+    assert max(sizes) > 1
+
+
+def test_a_profile_without_chances_cannot_make_sets(profile: Profile) -> None:
+    bare = HeldOut(confidence=profile.held_out.confidence, correct=profile.held_out.correct)
+    with pytest.raises(ProfileError, match="fit again"):
+        bare.conformal(0.9)
+
+
+def test_what_became_of_guarantees_is_counted(profile: Profile, tested: Collected) -> None:
+    policy = DecisionOptions(max_error=0.15, level=0.8, coverage=0.9, unfamiliar="accept").of(profile)
+    kept = evaluation.guarantees(tested, policy)
+    confidence = policy.calibrator.confidence(tested.votes)
+    assert policy.accept is not None
+    accepted = confidence >= policy.accept
+    assert kept.accepted == pytest.approx(accepted.mean())
+    wrong = (policy.calibrator.predict(tested.votes) != tested.labelled().truths)[accepted]
+    assert kept.wrong == pytest.approx(wrong.mean())
+    assert [line.split(":")[0] for line in kept.lines()] == ["Accepted", "Sets", "Sets by agreement", "Unfamiliar"]
+    [unlike] = evaluation.guarantees(tested, Policy.full_panel(profile)).lines()
+    assert unlike.startswith("Unfamiliar:")
+
+
+def drifted(policy: Policy, verdicts: list[Verdict]) -> bool:
+    drift = policy.drift()
+    assert drift
+    return drift.update([policy.agreement_bin(v.base, [label for _, label in v.votes]) for v in verdicts]).alarm
+
+
+def test_drift_is_noticed_on_other_pictures_and_not_on_the_same_kind(
+    profile: Profile, clothes: list[Picture], tmp_path: Path
+) -> None:
+    with np.load(DEMO / "pictures.npz") as file:
+        np.savez(tmp_path / "negatives.npz", images=255 - file["images"][:150])
+    negatives = find([tmp_path / "negatives.npz"])
+    for policy in (Policy.full_panel(profile), Policy.early_stopping(profile)):
+        same = verdicts(clothes[400:600], profile, policy)
+        other = verdicts(negatives, profile, policy)
+        assert not drifted(policy, same)
+        assert drifted(policy, other)
+
+
+def burst(photos: list[Picture], profile: Profile) -> Verdict:
+    verdict = asyncio.run(judging.burst(engine_for(connect(MODEL)), photos, profile))
+    assert isinstance(verdict, Verdict)
+    return verdict
+
+
+def test_a_burst_of_any_length_is_judged_by_a_jury(profile: Profile, clothes: list[Picture]) -> None:
+    two = burst(clothes[:2], profile)
+    assert two.queries == 2
+    many = burst(clothes[:12], profile)
+    assert len(many.votes) == 11
+    assert 0 < many.low < many.confidence < 1
+
+
+def test_a_burst_whose_photos_agree_is_surer_than_one_whose_photos_do_not(clothes: list[Picture]) -> None:
+    mild = Panel.parse("turn:3 turn:-3 zoom:1.04 zoom:0.96")
+    profile = fitting.learn(asyncio.run(fitting.collect(engine_for(connect(MODEL)), clothes, mild)), Jury(), MODEL)
+    by_label: dict[str, list[Picture]] = {}
+    for picture, verdict in zip(clothes[:60], verdicts(clothes[:60], profile), strict=True):
+        by_label.setdefault(verdict.base, []).append(picture)
+    one, another, *_ = [group for group in by_label.values() if len(group) >= 3]
+    alike = burst(one[:3], profile)
+    mixed = burst([*one[:2], another[0]], profile)
+    assert alike.confidence > mixed.confidence
+
+
+@pytest.mark.parametrize(
+    ("base", "confidence", "votes", "words"),
+    [
+        (
+            "coat",
+            0.93,
+            [("mirror", "shirt"), *[("turn:8", "coat")] * 7],
+            "7 of 8 views agree; the mirrored one says shirt; such answers are right 93 % of the time.",
+        ),
+        (
+            "coat",
+            0.9999,
+            [("turn:8", "coat")],
+            "1 of 1 views agree; such answers are right more than 99.9 % of the time.",
+        ),
+        (
+            "bag",
+            0.5,
+            [("mirror+turn:-8", "bag"), ("zoom:0.9", "coat"), ("tone:contrast=1.4", None)],
+            "1 of 2 views agree; the mirrored and right-turned one says bag; the picture itself was called bag; "
+            "such answers are right 50 % of the time.",
+        ),
+        (
+            "coat",
+            0.987,
+            [("left.jpg", "bag"), ("a", "hat"), ("b", "hat"), ("c", "cap"), ("d", "tie"), ("e", "tie")],
+            "0 of 6 other photos agree; 2 say hat; 2 say tie; left.jpg says bag; 1 says something else; "
+            "such answers are right 98.7 % of the time.",
+        ),
+        (
+            "bag",
+            0.5,
+            [("clip.mp4#2", "coat"), ("clip.mp4#3", "coat")],
+            "2 of 2 other photos agree; the first photo was called bag; such answers are right 50 % of the time.",
+        ),
+        ("coat", 0.9, [], "No view was asked; such answers are right 90 % of the time."),
+    ],
+)
+def test_a_verdict_is_explained_in_one_sentence(
+    base: str, confidence: float, votes: list[tuple[str, str | None]], words: str
+) -> None:
+    assert judging.sentence("coat", base, confidence, votes) == words
+
+
+def test_a_verdict_prints_as_one_line() -> None:
+    verdict = judging.Verdict("0001.jpg", "coat", 0.93, 0.9, 0.95, "coat", (("mirror", "coat"),), 2)
+    assert str(verdict) == "0001.jpg: coat, 93 %"
+    assert str(replace(verdict, decision="review")) == "0001.jpg: coat, 93 %, review"
+    assert str(Unscored("0002.jpg", Cause.BUDGET, "the budget is spent")) == "0002.jpg: not scored: the budget is spent"
+
+
+@pytest.mark.parametrize("view", MILD.views, ids=str)
+def test_every_view_of_the_general_panel_has_a_word(view: object) -> None:
+    assert judging.adjective(str(view)) not in ("", "changed", "unchanged")
+
+
+def test_a_plan_without_a_profile_needs_more_pictures_the_less_room_there_is() -> None:
+    labels = [need.labels for need in planning.needs(0.02)]
+    assert labels == sorted(labels)
+    assert labels[0] < planning.needs(0.01)[0].labels
+
+
+def test_a_plan_with_a_profile_looks_at_shares_that_can_be_promised(profile: Profile) -> None:
+    found = planning.needs(0.1, 0.95, profile.held_out)
+    assert all(need.error < 0.1 for need in found)
+    confidence, correct = np.array(profile.held_out.confidence), np.array(profile.held_out.correct)
+    surest = np.argsort(-confidence)[: round(found[0].accepted * len(confidence))]
+    assert found[0].error == pytest.approx(1 - correct[surest].mean(), abs=0.03)
+    with pytest.raises(DataError, match="raise --max-error"):
+        planning.needs(1e-6, 0.95, profile.held_out)
+
+
+def test_the_commands_accept_review_name_sets_and_say_what_was_promised(profile: Profile, tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    profile.save(path)
+    acting = ("--max-error", "0.15", "--level", "0.8", "--coverage", "0.9", "--adaptive", "-p", path)
+    done = run("score", DEMO / "pictures.npz", "--take", "400:440", "-o", tmp_path / "out.csv", *acting)
+    assert done.returncode == 0, done.stderr
+    header, *lines = (tmp_path / "out.csv").read_text().splitlines()
+    assert header.endswith("prediction_set,evidence,score,familiarity,unfamiliar_because,cause,message")
+    assert all(",accept," in line or ",review," in line for line in lines)
+    done = run("evaluate", DEMO / "pictures.npz", "--take", "400:600", *acting)
+    assert done.returncode == 0, done.stderr
+    assert "Accepted:" in done.stdout
+    assert "hold the truth" in done.stdout
+    assert "adaptive jury" in done.stdout
+    done = run("plan", "--max-error", "0.1", "-p", path)
+    assert "labelled pictures to accept" in done.stdout
+    done = run("look", "--burst", DEMO / "pictures.npz", "--max-error", "0.1", "-p", path)
+    assert done.returncode == 1
+    assert "nothing is guaranteed" in done.stderr
