@@ -42,6 +42,8 @@ class Query:
     """One question to a classifier, and its answer or failure once it has one."""
 
     entry: Entry
+    place: int = 0
+    """0 for the picture itself, 1 … for the views of the panel."""
     question: Question | None = None
     """What is shown; None where it was prepared beforehand."""
     prepared: object = None
@@ -104,15 +106,6 @@ class Screen:
 NO_SCREEN = Screen()
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A few pictures that are asked about, each in one query, before anything else is sent."""
-
-    pictures: Sequence[Picture]
-    check: Callable[[Sequence[str]], None]
-    """Raises if their labels cannot be the truths."""
-
-
 @dataclass(eq=False, slots=True)
 class OpenPicture:
     """A picture whose queries are being asked: the base query first, then those of the panel."""
@@ -148,10 +141,9 @@ class OpenPicture:
         label = self.names.label(answer.label) if isinstance(answer, Answer) else NO_LABEL
         return label if label != NO_LABEL else None
 
-    def event(self, place: int) -> AnswerEvent:
+    def event(self, query: Query) -> AnswerEvent:
         """The answer to one query, for whoever follows a run."""
-        query = self.queries[place]
-        return AnswerEvent(self.name, place, query.entry.view, self.label(query.answer))
+        return AnswerEvent(self.name, query.place, query.entry.view, self.label(query.answer))
 
     def next_queries(self, rounds: Rounds | None) -> list[Query]:
         """The queries to ask now: all of them, or as many as the rounds say; none once one has failed."""
@@ -213,8 +205,8 @@ class Opener:
         texts = [_text(view, seed, index, form) for _, view, seed, index in asked]
         names = keys(self.classifier.fingerprint, image.digest, [tail for _, tail in texts])
         queries = [
-            Query(Entry(key, question.digest, text, question.seed, question.index), question)
-            for key, question, (text, _) in zip(names, asked, texts, strict=True)
+            Query(Entry(key, question.digest, text, question.seed, question.index), place, question)
+            for place, (key, question, (text, _)) in enumerate(zip(names, asked, texts, strict=True))
         ]
         return OpenPicture(
             picture.name,
