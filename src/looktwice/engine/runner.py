@@ -16,17 +16,8 @@ from functools import partial
 
 from looktwice.classifiers.base import Answer, AnyClassifier, Rereadable, Terms, reading
 from looktwice.engine.budget import MICRO, Bill, Budget
-from looktwice.engine.ledger.ledger import (
-    Claim,
-    InBatch,
-    Ledger,
-    OverBudget,
-    Settled,
-    Stored,
-    Wait,
-    forget_budget,
-    held_budget,
-)
+from looktwice.engine.ledger.claims import Account, Claim, InBatch, OverBudget, Settled, Stored, Wait
+from looktwice.engine.ledger.ledger import Ledger
 from looktwice.engine.ledger.schema import Entry, Outcome
 from looktwice.engine.limits import Answered, Calls, Concurrency, Permits, RetryPolicy, Tries
 from looktwice.engine.meter import TYPICAL_SIZE, FlatMeter, Meter
@@ -95,18 +86,25 @@ class Runner:
         self._rounding = 0
         """By how much the bills of this run were rounded up, in picos."""
 
+    @property
+    def account(self) -> Account:
+        """On whose behalf queries are claimed."""
+        settings = self.settings
+        return Account(self.classifier.fingerprint, settings.budget, settings.terms.per_second, settings.description)
+
     async def hold_budget(self) -> None:
         """Resolve a budget of so many more once for a command: one that was interrupted continues with the same."""
         scope, self.settings = self.settings.scope, replace(self.settings, scope="")
         if scope and self.ledger:
-            budget = await self.ledger.change(partial(held_budget, scope, self.settings.budget))
+            stated = self.settings.budget
+            budget = await self.ledger.change(lambda transaction: transaction.hold_budget(scope, stated))
             self.settings = replace(self.settings, budget=budget)
             self._held_scope = scope
 
     async def release_budget(self) -> None:
         """The command has come to its end; the next one resolves its budget anew."""
         if self._held_scope and self.ledger:
-            await self.ledger.change(partial(forget_budget, self._held_scope))
+            await self.ledger.change(lambda transaction: transaction.forget_budget(self._held_scope))
 
     # Asking ----------------------------------------------------------------------------------------------------------
 
@@ -197,17 +195,11 @@ class Runner:
         """
         if self.ledger is None:
             return FREE
-        entry, terms, wait = query.entry, self.settings.terms, SOONEST
+        wait = SOONEST
         reserve, until = (query.quote or self.typical).most * MICRO, time.monotonic() + self.settings.retry.longest_wait
         while True:
             started = time.perf_counter()
-            (granted,) = await self.ledger.claim(
-                self.classifier.fingerprint,
-                [(entry, reserve)],
-                self.settings.budget,
-                terms.per_second,
-                self.settings.description,
-            )
+            (granted,) = await self.ledger.claim(self.account, [(query.entry, reserve)])
             self._commit_seconds = 0.8 * self._commit_seconds + 0.2 * (time.perf_counter() - started)
             match granted:
                 case Stored():
