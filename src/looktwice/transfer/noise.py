@@ -28,7 +28,7 @@ from looktwice.views import RENDERER, Panel, View, base_question, questions, ren
 
 AHEAD = 32
 """Pictures that are worked on at once, side by side on all cores."""
-ROOM = 16_000_000
+HELD_BYTES = 16_000_000
 """Bytes of pixels that are rendered at once."""
 
 
@@ -45,7 +45,7 @@ def probe(model: OpenModel, image: Image, views: Sequence[View], draws: int, see
     """One reading a view, of `draws` draws each: the same that an engine with this seed would send."""
     (base,) = model.features([model.prepare(render(image, [base_question(image)])[0])])
     # Each view is a call of its own, so that its figures are the same to the digit whatever else is measured.
-    readings, step = [], max(1, ROOM // image.pixels.nbytes)
+    readings, step = [], max(1, HELD_BYTES // image.pixels.nbytes)
     for view in views:
         asked = questions(image, Panel((view,) * draws), seed)
         parts = (asked[start : start + step] for start in range(0, draws, step))
