@@ -15,7 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import Answer, AnyClassifier, Naming, Terms, size_in_bytes
@@ -28,6 +28,7 @@ from looktwice.engine.meter import Meter, Quote
 from looktwice.engine.outcome import Cause, Failure, Progress, Unscored
 from looktwice.engine.query import (
     NO_SCREEN,
+    AnswerEvent,
     OnAnswer,
     Opener,
     OpenPicture,
@@ -36,6 +37,7 @@ from looktwice.engine.query import (
     Screen,
     again,
     check_words,
+    label_of,
 )
 from looktwice.engine.runner import Runner, Settings
 from looktwice.errors import ClassifierError, ImageError
@@ -47,7 +49,6 @@ from looktwice.views import Panel
 if TYPE_CHECKING:
     from looktwice.engine.batches import Batches
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 MOST_AHEAD = 4096
@@ -56,6 +57,8 @@ MOST_TOGETHER = 256
 """Rows that are handed over at a time."""
 HELD_BYTES = 64_000_000
 """Pixels of pictures that are being asked about, with all their views."""
+MOST_OPENED, OPENED_BYTES = 32, 2_000_000
+"""Pictures, and pixels with all their views, that are asked about in one go where that is free."""
 WORKERS = os.cpu_count() or 1
 """Threads that decode photos, render views and prepare them; more would cost memory and gain nothing."""
 NOT_IN_A_BATCH = Failure(Cause.STOPPED, "the query has no answer in a batch yet; run the same command again")
@@ -141,6 +144,8 @@ class QueryEngine:
         self._opened_at = ledger.now() if ledger else 0.0
         self._checking = asyncio.Lock()
         self._memory = Memory(HELD_BYTES)
+        self._together = 1
+        """Pictures that are asked about in one go; several small ones where that is free."""
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="pictures")
 
     @property
@@ -232,11 +237,11 @@ class QueryEngine:
         which may be endless, is read no further. An exception of `on_answer` ends the run.
         """
         check_words(self.classifier, panel)
-        work = partial(self._picture, panel=panel, screen=screen, on_answer=on_answer or self.on_answer)
+        work = partial(self._ask_group, panel=panel, screen=screen, on_answer=on_answer or self.on_answer)
         asked_first = 1 + (rounds.first if rounds else len(panel))
-        tasks: deque[asyncio.Task[Row | Unscored]] = deque()
+        tasks: deque[asyncio.Task[list[Row | Unscored]]] = deque()
         ended: Unscored | Failure | None = None
-        taken = 0
+        started = taken = 0
         self._runs += 1
         try:
             await self.runner.hold_budget()
@@ -244,17 +249,19 @@ class QueryEngine:
                 pictures, rounds = await self._fetch(self._batches, pictures, panel, rounds, screen)
             source = _Source(pictures)
             while True:
-                while not (ended := ended or self.runner.halt) and len(tasks) < self._ahead(taken, asked_first):
-                    if (picture := source.next()) is None:
+                ahead = taken + self._ahead(taken, asked_first)
+                while not (ended := ended or self.runner.halt) and started < ahead:
+                    if not (group := source.take(min(ahead - started, self._together))):
                         break
-                    tasks.append(asyncio.create_task(work(picture, rounds=rounds)))
+                    tasks.append(asyncio.create_task(work(group, rounds=rounds)))
+                    started += len(group)
                 awaited: list[asyncio.Future[Any]] = [*islice(tasks, 1), *source.pending(bool(ended))]
                 if not awaited:
                     break
                 await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
                 rows: list[Row | Unscored] = []
                 while tasks and tasks[0].done() and len(rows) < MOST_TOGETHER:
-                    rows.append(tasks.popleft().result())
+                    rows += tasks.popleft().result()
                 unscored = [row for row in rows if isinstance(row, Unscored)]
                 if unscored and self.runner.fatal:
                     raise self.runner.fatal
@@ -284,36 +291,55 @@ class QueryEngine:
 
     async def labels(self, pictures: Sequence[Picture]) -> list[str]:
         """The labels of a few pictures, each in one query, before a run is begun; those that fail are left out."""
-        rows = await asyncio.gather(*(self._picture(each, Panel(()), None, NO_SCREEN, None) for each in pictures))
+        rows = await self._ask_group(pictures, Panel(()), None, NO_SCREEN, None)
         if self.runner.fatal:
             raise self.runner.fatal
         return [row.base for row in rows if isinstance(row, Row)]
 
-    async def _picture(
-        self, picture: Picture, panel: Panel, rounds: Rounds | None, screen: Screen, on_answer: OnAnswer | None
-    ) -> Row | Unscored:
-        """Ask about one picture, round by round, until it has enough answers."""
+    async def _ask_group(
+        self,
+        pictures: Sequence[Picture],
+        panel: Panel,
+        rounds: Rounds | None,
+        screen: Screen,
+        on_answer: OnAnswer | None,
+    ) -> list[Row | Unscored]:
+        """Ask about one picture, or several where that is free, round by round, until each has enough answers."""
         async with self._memory.opening:
             await self._memory.has_room.wait()
             if halt := self.runner.halt:
-                return Unscored(picture.name, halt.cause, halt.message)
-            opened = await self._in_thread(self._opened, picture, panel, rounds, screen)
-            if isinstance(opened, Unscored):
-                return opened
-            size = opened.image.pixels.nbytes * (1 + len(opened.queries))
+                return [Unscored(picture.name, halt.cause, halt.message) for picture in pictures]
+            opened = await self._in_thread(lambda: [self._opened(each, panel, rounds, screen) for each in pictures])
+            asking = [each for each in opened if isinstance(each, OpenPicture)]
+            size = sum(each.image.pixels.nbytes * (1 + len(each.queries)) for each in asking)
             self._memory.take(size)
+        if self.runner.ledger is None:
+            self._together = max(1, min(MOST_OPENED, OPENED_BYTES * len(asking) // max(1, size)))
         try:
-            self._keep_canary(opened)
-            queries = opened.queries[: opened.asked]
+            queries = [query for each in asking for query in each.queries[: each.asked]]
+            for each in asking:
+                self._keep_canary(each)
             while queries:
-                await self._answers(opened, queries, on_answer)
-                queries = opened.next_queries(rounds) if rounds else []
-            return opened.row()
+                await self._answers(queries, on_answer)
+                queries = await self._next_round(asking, rounds) if rounds else []
+            return [each if isinstance(each, Unscored) else each.row() for each in opened]
         finally:
             self._memory.take(-size)
 
-    def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        return asyncio.get_running_loop().run_in_executor(self._workers, partial(work, *args, **kwargs))
+    async def _next_round(self, asking: Sequence[OpenPicture], rounds: Rounds) -> list[Query]:
+        """The queries that the rounds say, prepared."""
+        following = [(each, queries) for each in asking if (queries := each.next_queries(rounds))]
+
+        def prepare() -> None:
+            for each, queries in following:
+                self._prepare(each, queries)
+
+        if following and not self._batches:
+            await self._in_thread(prepare)
+        return [query for _, queries in following for query in queries]
+
+    def _in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._workers, work)
 
     def _opened(
         self, picture: Picture, panel: Panel, rounds: Rounds | None, screen: Screen, prepares: bool = True
@@ -334,12 +360,13 @@ class QueryEngine:
     def _prepare(self, opened: OpenPicture, queries: Sequence[Query]) -> None:
         self._opener.prepare(opened.image, [each for each in queries if each.answer is None], self.runner.meter.quote)
 
-    async def _answers(self, opened: OpenPicture, queries: Sequence[Query], on_answer: OnAnswer | None) -> None:
-        """Have these queries of a picture answered: by the ledger, or by the classifier."""
+    async def _answers(self, queries: Sequence[Query], on_answer: OnAnswer | None) -> None:
+        """Have these queries answered: by the ledger, or by the classifier."""
 
         def report(*answered: Query) -> None:
             for query in answered if on_answer else ():
-                on_answer(opened.event(query))  # type: ignore[misc]
+                label = label_of(self.names, query.answer)
+                on_answer(AnswerEvent(query.name, query.place, query.entry.view, label))  # type: ignore[misc]
 
         known = [query for query in queries if query.answer is not None]
         self.progress.hits += len(known)
@@ -351,9 +378,6 @@ class QueryEngine:
             for query in missing:
                 query.answer = self._batches.failures.get(query.entry.key) or self.runner.halt or NOT_IN_A_BATCH
             return
-        if missing[0].prepared is None:
-            await self._in_thread(self._prepare, opened, missing)
-            missing = [query for query in missing if query.answer is None]
         if self.runner.ledger is None:
             await self.runner.ask_free(missing)
             report(*missing)
@@ -378,7 +402,7 @@ class QueryEngine:
     def _keep_canary(self, opened: OpenPicture) -> None:
         """Keep a few pictures with answers of earlier runs as canaries."""
         base = opened.queries[0]
-        label = opened.label(base.answer) if (base.stored_at or self._opened_at) < self._opened_at else None
+        label = label_of(self.names, base.answer) if (base.stored_at or self._opened_at) < self._opened_at else None
         if label and self.canaries.wants():
             self.canaries.keep(Canary(base.entry, opened.image, label))
 
@@ -428,7 +452,7 @@ class QueryEngine:
                 counts["unreadable"] += opened.cause is Cause.UNREADABLE
                 counts["unfamiliar"] += opened.cause is Cause.UNFAMILIAR
                 continue
-            counts["unfamiliar"] += opened.unfamiliar
+            counts["unfamiliar"] += screen.unfamiliar(opened.descriptor) is not None
             if largest is None or opened.image.pixels.size > largest.pixels.size:
                 largest = opened.image
             if opened.image.digest in seen:
@@ -528,18 +552,16 @@ class _Source:
         self._pictures = iter(pictures)
         self._reading: asyncio.Future[Picture | None] | None = None
 
-    def next(self) -> Picture | None:
-        """The next one; None at the end, or while it is being read."""
+    def take(self, count: int) -> list[Picture]:
+        """The next few, at most `count`; of an iterator one. None at the end, or while one is being read."""
         if self._listed:
-            return next(self._pictures, None)
+            return list(islice(self._pictures, count))
         if self._reading is None:
             self._reading = asyncio.get_running_loop().run_in_executor(None, next, self._pictures, None)
-        if not self._reading.done():
-            return None
-        picture = self._reading.result()
-        if picture is not None:
-            self._reading = None
-        return picture
+        if not self._reading.done() or (picture := self._reading.result()) is None:
+            return []
+        self._reading = None
+        return [picture]
 
     def pending(self, ended: bool) -> list[asyncio.Future[Picture | None]]:
         """What to wait for where a picture is being read."""
