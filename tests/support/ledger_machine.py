@@ -1,31 +1,41 @@
 """What must always hold of a ledger, as a state machine that knows nothing of its inside.
 
-Sessions claim, settle, crash between any two statements and come back, in any order; a model of one page says what the
-ledger may answer and what it must have counted. `python -m support.ledger_machine --steps 20000` in `tests` is the
-long form.
+Three processes share a ledger. Each settles what it has in flight and claims more, is killed between any two
+statements, stalls until the others take it for dead, or leaves; meanwhile days pass. `Model` says on one page what the
+ledger must answer and count. `python -m support.ledger_machine --steps 20000` in `tests` is the long form.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
 import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from copy import deepcopy
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
-Answered = Literal["granted", "answered", "elsewhere", "later", "refused"]
-QUERIES, PRICES = 8, (0, 3, 7)
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import seed as seeded
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+Granted = Literal["granted", "answered", "elsewhere", "later", "refused"]
+"""What a claim is told: send it; it is answered; it is in flight; the budget may cover it later, or does not."""
 DAY = 86_400
+FIRST_DAY = 20_000
+SEQUENCE = 40
+"""Steps on one ledger, at most."""
 
 
 class Crashed(Exception):
     """The process of a session was killed."""
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """A budget in queries and money, in total and by the day; None is no limit."""
 
     queries: int | None = None
@@ -34,35 +44,46 @@ class Limits:
     picos_per_day: int | None = None
 
 
-@dataclass(frozen=True)
-class Counted:
-    """What a ledger says it has spent."""
+class Counted(NamedTuple):
+    """What is spent, in the order of `Limits`."""
 
-    queries: int = 0
-    picos: int = 0
-    queries_today: int = 0
-    picos_today: int = 0
+    queries: int
+    picos: int
+    queries_today: int
+    picos_today: int
 
-    def within(self, limits: Limits, price: int) -> bool:
-        """Whether one more query at this price is covered."""
-        pairs = (
-            (limits.queries, self.queries, 1), (limits.picos, self.picos, price),
-            (limits.queries_per_day, self.queries_today, 1), (limits.picos_per_day, self.picos_today, price),
-        )  # fmt: skip
-        return all(most is None or not more or spent + more <= most for most, spent, more in pairs)
+    def leaves_room(self, limits: Limits, price: int) -> bool:
+        """Whether the limits cover one more query at this price."""
+        checks = zip(limits, self, (1, price, 1, price), strict=True)
+        return all(most is None or not more or spent + more <= most for most, spent, more in checks)
+
+
+class Request(NamedTuple):
+    """A query to be claimed, and the most it can cost."""
+
+    query: int
+    price: int
+
+
+class Settlement(NamedTuple):
+    """How a claim ended; an answer without a bill costs what was reserved."""
+
+    query: int
+    ending: Literal["answered", "unsent", "lost"]
+    label: str = ""
+    bill: int | None = None
 
 
 class SessionUnderTest(Protocol):
     """One open ledger, as if in a process of its own."""
 
-    def claim(self, query: int, price: int, limits: Limits) -> Answered: ...
-    def answer(self, query: int, label: str, bill: int | None) -> None: ...
-    def give_back(self, query: int) -> None: ...
-    def lose(self, query: int) -> None: ...
+    def work(self, settlements: Sequence[Settlement], requests: Sequence[Request], limits: Limits) -> list[Granted]:
+        """Settle, then claim, queued together; what each claim is told, once everything is committed."""
+
     def find(self, query: int) -> str | None: ...
     def counted(self) -> Counted: ...
-    def crash(self, after: int | None = None) -> None:
-        """Be killed now, or after so many statements of the next operation."""
+    def kill(self, after: int | None = None) -> None:
+        """Be killed now, or after so many statements of the next work, which then raises `Crashed`."""
 
     def close(self) -> None: ...
 
@@ -72,206 +93,235 @@ class LedgerUnderTest(Protocol):
 
     def open(self) -> SessionUnderTest: ...
     def set_day(self, day: int) -> None: ...
+    def stall(self, session: SessionUnderTest) -> None:
+        """Let others take a session for dead that is not."""
+
     def problems(self) -> list[str]:
         """What a check of the whole ledger finds."""
 
 
-@dataclass
-class Truth:
-    """What a query is: its label once it is answered, and whoever has it in flight, with its price and day."""
+class Claim(NamedTuple):
+    """A query in flight: what is reserved for it, and the day on which that counts."""
 
-    label: str | None = None
-    owner: int | None = None
-    price: int = 0
-    day: int = 0
+    price: int
+    day: int
 
 
 @dataclass
-class Machine:
-    """The model beside the ledger."""
+class Model:
+    """What the ledger must know: the answers, who has what in flight, and what is spent on each day."""
 
-    ledger: LedgerUnderTest
-    dice: random.Random
-    day: int = 20_000
-    sessions: dict[int, SessionUnderTest] = field(default_factory=dict)
-    truths: dict[int, Truth] = field(default_factory=dict)
-    spent: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Queries and picos by the day."""
-    opened: int = 0
-    steps: int = 0
-
-    def step(self) -> None:
-        """One random operation, and every invariant after it."""
-        self.steps += 1
-        if not self.sessions or (len(self.sessions) < 3 and self.dice.random() < 0.1):
-            self.opened += 1
-            self.sessions[self.opened] = self.ledger.open()
-        number = self.dice.choice(list(self.sessions))
-        actions = (
-            self.claim,
-            self.claim,
-            self.claim,
-            self.end,
-            self.end,
-            self.end,
-            self.look,
-            self.crash,
-            self.leave,
-            self.midnight,
-        )
-        weights = (1, 1, 1, 1, 1, 1, 0.5, 0.15, 0.1, 0.05)
-        self.dice.choices(actions, weights)[0](number)
-        self.check()
-
-    def claim(self, number: int, crash_after: int | None = None) -> None:
-        query, price = self.dice.randrange(QUERIES * 20), self.dice.choice(PRICES)
-        query = query % QUERIES + QUERIES * (self.steps // 400)  # old ones are answered in the end
-        limits = Limits(*(self.dice.choice((None, None, self.dice.randrange(1, 400))) for _ in range(4)))
-        truth = self.truths.setdefault(query, Truth())
-        expected = self.expected(truth, price, limits)
-        if crash_after is not None:
-            self.sessions[number].crash(crash_after)
-        try:
-            found = self.sessions[number].claim(query, price, limits)
-        except Crashed:
-            self.forget(number)
-            if expected == "granted" and self.counted() != self.model():  # it was committed; nobody was told
-                self.count(self.day, 1, price)
-            return
-        assert found == expected, f"query {query}: {found} instead of {expected}; {truth}, {limits}, {self.model()}"
-        if found == "granted":
-            assert truth.label is None, "an answered query is never bought again"
-            self.truths[query] = Truth(None, number, price, self.day)
-            self.count(self.day, 1, price)
-
-    def expected(self, truth: Truth, price: int, limits: Limits) -> Answered:
-        if truth.label is not None:
-            return "answered"
-        if truth.owner is not None:
-            return "elsewhere"
-        if self.model().within(limits, price):
-            return "granted"
-        return "later" if any(each.owner is not None for each in self.truths.values()) else "refused"
-
-    def end(self, number: int, crash_after: int | None = None) -> None:
-        """Settle one of the session's claims in one of the ways there are."""
-        mine = [query for query, truth in self.truths.items() if truth.owner == number]
-        if not mine:
-            return
-        query = self.dice.choice(mine)
-        truth, session = self.truths[query], self.sessions[number]
-        way = self.dice.choice(("answered", "billed", "given back", "lost"))
-        label, bill = f"label {query} of {number}", self.dice.randrange(truth.price + 1) if way == "billed" else None
-        change = {
-            "answered": (0, 0),
-            "billed": (0, (bill or 0) - truth.price),
-            "lost": (0, 0),
-            "given back": (-1, -truth.price),
-        }[way]
-        after = Truth(label) if way in ("answered", "billed") else Truth()
-        if crash_after is not None:
-            session.crash(crash_after)
-        try:
-            match way:
-                case "given back":
-                    session.give_back(query)
-                case "lost":
-                    session.lose(query)
-                case _:
-                    session.answer(query, label, bill)
-        except Crashed:
-            self.forget(number)
-            if (self.find(query) == after.label and after.label) or (
-                change != (0, 0) and self.counted() != self.model()
-            ):
-                self.count(truth.day, *change)
-                self.truths[query] = after
-            return
-        self.count(truth.day, *change)
-        self.truths[query] = after
-        if self.dice.random() < 0.2:  # whoever settles twice changes nothing
-            session.give_back(query)
-
-    def look(self, number: int) -> None:
-        """Looking changes nothing."""
-        query = self.dice.choice(list(self.truths) or [0])
-        assert self.sessions[number].find(query) == self.truths.get(query, Truth()).label
-        assert self.ledger.problems() == []
-
-    def crash(self, number: int) -> None:
-        """Now, or between two statements of the next operation."""
-        if self.dice.random() < 0.3:
-            self.sessions[number].crash()
-            self.forget(number)
-        else:
-            self.dice.choice((self.claim, self.end))(number, self.dice.randrange(12))
-            if number in self.sessions:  # the operation had fewer statements
-                self.sessions[number].crash()
-                self.forget(number)
-
-    def leave(self, number: int) -> None:
-        self.sessions[number].close()
-        self.forget(number)
-
-    def midnight(self, _: int) -> None:
-        self.day += 1
-        self.ledger.set_day(self.day)
-
-    def forget(self, number: int) -> None:
-        """A session is gone: what it had in flight stays counted, and is free."""
-        del self.sessions[number]
-        for query, truth in self.truths.items():
-            if truth.owner == number:
-                self.truths[query] = replace(truth, owner=None)
-
-    def count(self, day: int, queries: int, picos: int) -> None:
-        before = self.spent.get(day, (0, 0))
-        self.spent[day] = before[0] + queries, before[1] + picos
-
-    def model(self) -> Counted:
-        total = [sum(column) for column in zip(*self.spent.values(), strict=True)] or [0, 0]
-        return Counted(total[0], total[1], *self.spent.get(self.day, (0, 0)))
+    day: int = FIRST_DAY
+    answers: dict[int, str] = field(default_factory=dict)
+    claims: dict[tuple[int, int], Claim] = field(default_factory=dict)
+    """By process and query."""
+    stalled: set[int] = field(default_factory=set)
+    """Processes that are taken for dead: they still settle what they have, but others may claim it."""
+    queries: Counter[int] = field(default_factory=Counter)
+    """By the day on which they count; so is the money."""
+    picos: Counter[int] = field(default_factory=Counter)
 
     def counted(self) -> Counted:
-        session = self.ledger.open()
-        try:
-            return session.counted()
-        finally:
-            session.close()
+        return Counted(self.queries.total(), self.picos.total(), self.queries[self.day], self.picos[self.day])
 
-    def find(self, query: int) -> str | None:
-        session = self.ledger.open()
-        try:
-            return session.find(query)
-        finally:
-            session.close()
+    def in_flight(self) -> set[int]:
+        """The queries that a live process has claimed."""
+        return {query for process, query in self.claims if process not in self.stalled} - self.answers.keys()
 
-    def check(self) -> None:
-        """What every session sees is what was counted, and no answer has changed."""
+    def claim(self, process: int, request: Request, limits: Limits) -> Granted:
+        if request.query in self.answers:
+            return "answered"
+        if request.query in self.in_flight():
+            return "elsewhere"
+        if not self.counted().leaves_room(limits, request.price):
+            return "later" if self.in_flight() else "refused"
+        self.claims[process, request.query] = Claim(request.price, self.day)
+        self._count(self.day, 1, request.price)
+        return "granted"
+
+    def settle(self, process: int, settlement: Settlement) -> None:
+        """The first answer stays; what was not sent is given back; what was lost stays counted."""
+        claim = self.claims.pop((process, settlement.query))
+        if settlement.ending == "answered":
+            self.answers.setdefault(settlement.query, settlement.label)
+            self._count(claim.day, 0, 0 if settlement.bill is None else settlement.bill - claim.price)
+        elif settlement.ending == "unsent":
+            self._count(claim.day, -1, -claim.price)
+
+    def end(self, process: int) -> None:
+        """A process is gone: what it had in flight stays counted, and is free."""
+        self.claims = {place: claim for place, claim in self.claims.items() if place[0] != process}
+        self.stalled.discard(process)
+
+    def _count(self, day: int, queries: int, picos: int) -> None:
+        self.queries[day] += queries
+        self.picos[day] += picos
+
+
+PROCESSES = st.integers(0, 2)
+QUERIES = 6
+REQUESTS = st.lists(
+    st.builds(Request, st.integers(0, QUERIES - 1), st.sampled_from((3, 7, 0))),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda request: request.query,
+)
+ENDINGS = st.lists(st.sampled_from(("answered", "billed", "unsent", "lost")), min_size=1, max_size=3)
+LIMITS = st.just(Limits()) | st.builds(Limits, *(st.none() | st.integers(0, most) for most in (12, 60, 6, 30)))
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Processes on one ledger, and the model beside it."""
+
+    def __init__(self, ledger: LedgerUnderTest) -> None:
+        super().__init__()
+        self.ledger, self.model = ledger, Model()
+        self.sessions: dict[int, SessionUnderTest] = {}
+        self.settled: dict[int, set[int]] = {}
+        """What each process has settled, and has not claimed again."""
+        ledger.set_day(FIRST_DAY)
+        self.session(0)  # there is a ledger from now on
+
+    @rule(process=PROCESSES, requests=REQUESTS, limits=LIMITS)
+    def claim(self, process: int, requests: list[Request], limits: Limits) -> None:
+        self.work(process, [], requests, limits)
+
+    @rule(process=PROCESSES, endings=ENDINGS)
+    def settle(self, process: int, endings: list[str]) -> None:
+        self.work(process, endings, [], Limits())
+
+    @rule(process=PROCESSES, endings=ENDINGS, requests=REQUESTS, limits=LIMITS)
+    def settle_and_claim(self, process: int, endings: list[str], requests: list[Request], limits: Limits) -> None:
+        """Both are decided in one transaction."""
+        self.work(process, endings, requests, limits)
+
+    @rule(process=PROCESSES, endings=ENDINGS, requests=REQUESTS, limits=LIMITS, statements=st.integers(0, 15))
+    def be_killed_at_work(
+        self, process: int, endings: list[str], requests: list[Request], limits: Limits, statements: int
+    ) -> None:
+        """The same, but the process is killed after so many statements."""
+        self.session(process).kill(statements)
+        self.work(process, endings, requests, limits)
+        if process in self.sessions:  # there were fewer
+            self.end(process, killed=True)
+
+    def work(self, process: int, endings: list[str], requests: list[Request], limits: Limits) -> None:
+        """A process settles some of what it has in flight and claims more, which the model does as well."""
+        session = self.session(process)
+        requests = [] if process in self.model.stalled else requests
+        in_flight = sorted(query for owner, query in self.model.claims if owner == process)
+        settlements = [self.settlement(process, *pair) for pair in zip(in_flight, endings, strict=False)]
+        moments = [self.model]
+        for settlement in settlements:
+            moments.append(deepcopy(moments[-1]))
+            moments[-1].settle(process, settlement)
+        moments.append(deepcopy(moments[-1]))
+        expected = [moments[-1].claim(process, request, limits) for request in requests]
+        try:
+            told = session.work(settlements, requests, limits)
+        except Crashed:
+            self.recover(process, moments)
+            return
+        assert told == expected, f"{requests} within {limits}: {told} instead of {expected}; {self.model}"
+        self.model = moments[-1]
+        self.settled[process] |= {settlement.query for settlement in settlements}
+        self.settled[process] -= {query for owner, query in self.model.claims if owner == process}
+
+    def settlement(self, process: int, query: int, ending: str) -> Settlement:
+        """How a claim ended; each process would answer in its own words."""
+        label, price = f"label {query} of {process}", self.model.claims[process, query].price
+        kinds = {
+            "answered": Settlement(query, "answered", label),
+            "billed": Settlement(query, "answered", label, bill=price // 2),
+            "unsent": Settlement(query, "unsent"),
+            "lost": Settlement(query, "lost"),
+        }
+        return kinds[ending]
+
+    def recover(self, process: int, moments: Sequence[Model]) -> None:
+        """A process was killed at work: the ledger is as it was at one of these moments, and none between."""
+        self.forget(process)
+        for moment in moments:
+            moment.end(process)
+        witness = self.ledger.open()
+        seen = witness.counted(), {query: witness.find(query) for query in range(QUERIES)}
+        witness.close()
+        found = [moment for moment in moments if seen == (moment.counted(), answers_of(moment))]
+        assert found, f"a part of what was done together is lost: {seen}; {moments}"
+        self.model = found[-1]
+
+    @rule(process=PROCESSES)
+    def settle_again(self, process: int) -> None:
+        """Whoever settles twice changes nothing."""
+        session = self.session(process)
+        session.work([Settlement(query, "unsent") for query in sorted(self.settled[process])], [], Limits())
+
+    @rule(process=PROCESSES, killed=st.booleans())
+    def end(self, process: int, killed: bool) -> None:
+        session = self.session(process)
+        (session.kill if killed else session.close)()
+        self.forget(process)
+
+    @rule(process=PROCESSES)
+    def stall(self, process: int) -> None:
+        """Others take a process for dead; it comes back, and settles what it has."""
+        self.ledger.stall(self.session(process))
+        self.model.stalled.add(process)
+
+    @rule()
+    def midnight(self) -> None:
+        self.model.day += 1
+        self.ledger.set_day(self.model.day)
+
+    @rule()
+    def verify(self) -> None:
+        assert self.ledger.problems() == []
+
+    @invariant()
+    def every_process_sees_the_truth(self) -> None:
         for session in self.sessions.values():
-            counted = session.counted()
-            assert counted == self.model(), f"{counted} instead of {self.model()}"
-            answered = self.dice.sample(sorted(self.truths), min(3, len(self.truths)))
-            for query in answered:
-                assert session.find(query) == self.truths[query].label
+            assert session.counted() == self.model.counted(), self.model
+            assert {query: session.find(query) for query in range(QUERIES)} == answers_of(self.model), self.model
+
+    def session(self, process: int) -> SessionUnderTest:
+        """The session of a process, which is started if it does not run."""
+        if process not in self.sessions:
+            self.sessions[process], self.settled[process] = self.ledger.open(), set()
+        return self.sessions[process]
+
+    def forget(self, process: int) -> None:
+        del self.sessions[process]
+        self.model.end(process)
+
+    def teardown(self) -> None:
+        for session in self.sessions.values():
+            session.close()
+        assert self.ledger.problems() == []
 
 
-def run(ledger: LedgerUnderTest, seed: int, steps: int) -> None:
-    """So many random steps; the seed repeats a failure."""
-    machine = Machine(ledger, random.Random(seed))
-    ledger.set_day(machine.day)
-    for _ in range(steps):
-        machine.step()
-    for session in machine.sessions.values():
-        session.close()
-    assert ledger.problems() == []
+def answers_of(model: Model) -> dict[int, str | None]:
+    return {query: model.answers.get(query) for query in range(QUERIES)}
+
+
+def run(make: Callable[[], LedgerUnderTest], steps: int, seed: int = 0) -> None:
+    """About so many random steps, each sequence on a ledger of its own; what breaks one is shortened and printed."""
+    examples = settings(
+        max_examples=-(-steps // SEQUENCE),
+        stateful_step_count=SEQUENCE,
+        derandomize=False,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(seeded(seed)(lambda: LedgerMachine(make())), settings=examples)  # type: ignore[arg-type]
 
 
 def main() -> None:
     from postgres_server import server as postgres_server
 
     from support import ledger_machine  # noqa: PLW0406  # the module that the adapter knows
-    from support.ledger_adapter import NewLedger
+    from support.ledger_adapter import SharedLedger
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20_000)
@@ -279,12 +329,14 @@ def main() -> None:
     parser.add_argument("--postgres", action="store_true")
     options = parser.parse_args()
     with ExitStack() as stack:
-        place = str(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "ledger.db")
-        if options.postgres:
-            database = stack.enter_context(postgres_server())
-            assert database, "no PostgreSQL server can be run here"
-            place = database.emptied()
-        ledger_machine.run(NewLedger(place), options.seed, options.steps)
+        folder, number = Path(stack.enter_context(tempfile.TemporaryDirectory())), count()
+        database = stack.enter_context(postgres_server()) if options.postgres else None
+        assert database or not options.postgres, "no PostgreSQL server can be run here"
+
+        def make() -> LedgerUnderTest:
+            return SharedLedger(database.emptied() if database else str(folder / f"{next(number)}.db"))
+
+        ledger_machine.run(make, options.steps, options.seed)
     print(f"{options.steps} steps: every invariant held")  # noqa: T201
 
 
