@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import random
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from faults import fault_server
-from support.driver import QUERIES, UNFINISHED, Driver
+from support.driver import Driver, look_and_start_another
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -18,33 +17,63 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue("database"))
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_looking_at_the_ledger_during_a_run_loses_nothing(tmp_path: Path, ledger: str, seed: int) -> None:
-    dice = random.Random(seed)
+@pytest.fixture
+def driver(tmp_path: Path, ledger: str) -> Iterator[Driver]:
     with fault_server(delay=0.02) as server:
-        driver = Driver(tmp_path, ledger, server, dice)
-        driver.prepare()
-        driver.start("all")
-        time.sleep(dice.uniform(0.5, 2))
-        driver.look()
-        driver.start("half")
-        driver.look_while_running()
-        driver.finish()
-        driver.check()
-        driver.start("all")
-        driver.finish()
-        assert server.stats()["requests"] == driver.pictures * QUERIES, "an answer was bought again"
+        yield Driver(tmp_path, ledger, server, seed=tmp_path.name)
 
 
-def test_two_runs_and_somebody_who_looks_keep_one_budget(tmp_path: Path, ledger: str) -> None:
+def test_looking_at_the_ledger_during_a_run_loses_nothing(driver: Driver) -> None:
+    look_and_start_another(driver)
+    driver.check_complete()
+    assert driver.server.stats()["requests"] == driver.questions
+
+
+def test_two_runs_and_somebody_who_looks_keep_one_budget(driver: Driver) -> None:
+    look_and_start_another(driver, budget=90)
+    driver.check()
+    assert driver.server.stats()["billed"] == 90
+
+
+def test_what_a_killed_process_had_in_flight_is_asked_by_the_others(driver: Driver) -> None:
+    killed = driver.start("all")
+    driver.start("half")
+    driver.wait_for_queries(most=60)
+    driver.look()
+    driver.kill(killed)
+    driver.look_while_asking()
+    driver.finish()
+    driver.check_complete()
+
+
+@pytest.mark.parametrize("kind", ["two models", "fork"])
+def test_models_of_one_process_and_of_its_child_share_the_ledger(driver: Driver, kind: str) -> None:
+    driver.start("all", kind=kind)
+    driver.wait_for_queries(most=40)
+    driver.start("half")
+    driver.look_while_asking()
+    driver.finish()
+    driver.check_complete()
+    assert driver.server.stats()["requests"] == driver.questions
+
+
+def test_a_process_that_is_stopped_for_longer_than_a_heartbeat_loses_nothing(driver: Driver) -> None:
+    stop(driver, beat=0.1)
+    assert driver.server.stats()["requests"] == driver.questions
+
+
+def test_of_a_process_on_another_machine_only_what_it_had_claimed_is_asked_again(tmp_path: Path, database: str) -> None:
+    """The others cannot know that it will come back; what it had in flight is bought twice, and nothing else."""
     with fault_server(delay=0.02) as server:
-        driver = Driver(tmp_path, ledger, server, random.Random(3))
-        driver.prepare()
-        for pictures in ("all", "half"):
-            driver.start(pictures, "--budget", 90)
-            time.sleep(0.3)
-            driver.look()
-        driver.look_while_running()
-        driver.finish([UNFINISHED])
-        driver.check(budget=90)
-        assert server.stats()["billed"] == 90
+        stop(Driver(tmp_path, database, server, seed=0), beat=0.5, machine="another")
+
+
+def stop(driver: Driver, beat: float, machine: str | None = None) -> None:
+    """A process is stopped for so long that by its heartbeats it is dead, while another one asks."""
+    stopped = driver.start("all", machine=machine, beat=beat)
+    driver.wait_for_queries(most=60)
+    driver.start("half", beat=beat)
+    driver.stop(stopped, seconds=8 * beat)
+    driver.look_while_asking()
+    driver.finish()
+    driver.check_complete()

@@ -1,153 +1,213 @@
 """Real processes on one ledger that exists already, and a server that bills and counts.
 
-Runs of the command line ask about overlapping pictures while others look at the ledger, are killed or are stopped for
-longer than a heartbeat. Afterwards three counts are compared: what the server billed, what the ledger says, and what
-each run got. `python -m support.driver --minutes 15` in `tests` is the long form (`make soak`).
+Processes ask about the same pictures while others look at the ledger; they are killed, stopped for longer than a
+heartbeat, fork, or have two models. Afterwards three counts are compared: what the server billed, what the ledger says,
+and what each process got. `python -m support.driver --minutes 15` in `tests` is the long form (`make soak`).
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import random
 import signal
-import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
+from typing import Any
 
+import forked
 from faults import Running, fault_server
 from postgres_server import server as postgres_server
-from workshop import PANEL, command, run, write_pictures, write_profile
+from waiting import until
+from workshop import PANEL, run, write_pictures, write_profile
+
+from support.asker import Order
 
 CONCURRENCY = 8
+CLAIMED = CONCURRENCY * 3 // 2
+"""The most claims that an engine has open: those in flight, and a few ahead."""
 QUERIES = 1 + len(PANEL)
-"""Queries a picture."""
-LOST_TO_A_KILL = CONCURRENCY * 3 // 2
-"""The most queries of a killed process that are counted without an answer."""
-STOPPED = 36.0
-"""Seconds that a process is stopped: longer than any heartbeat."""
+"""Queries about a picture."""
+STOP = 36.0
+"""Seconds that a process is stopped in the long form: longer than it takes to count as dead."""
+REPRODUCTIONS = 10
+"""Rounds of the long form in which somebody looks while two runs ask; whatever else may happen comes after them."""
 UNFINISHED = 3
-"""The exit code of a run whose budget is spent, or that was stopped."""
+"""The exit code of a command whose budget is spent."""
 
 
 @dataclass
+class Asker:
+    """A process that asks."""
+
+    order: Order
+    process: forked.Forked
+    errors: Path
+    killed: bool = False
+
+    def most_claims(self) -> int:
+        return CLAIMED if self.order.kind == "command" else 2 * CLAIMED
+
+    def verdicts(self) -> dict[str, str]:
+        """What it got, by the number of the picture: the label and all votes."""
+        path = Path(self.order.out)
+        if self.killed or not path.exists():
+            return {}
+        with path.open(newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["label"]]
+        return {row["name"].partition("#")[2]: f"{row['label']} {row['votes']}" for row in rows}
+
+
 class Driver:
-    """A ledger that runs share, and what happens to them."""
+    """A ledger, the processes that ask with it, and what they may have lost."""
 
-    folder: Path
-    ledger: str
-    server: Running
-    dice: random.Random
-    pictures: int = 40
-    kills: int = 0
-    runs: list[subprocess.Popen[str]] = field(default_factory=list)
+    def __init__(self, folder: Path, ledger: str, server: Running, seed: object, pictures: int = 40) -> None:
+        """The ledger exists from now on: an earlier run has asked about the first pictures."""
+        self.folder, self.server, self.dice = folder, server, random.Random(str(seed))
+        self.counts = {"all": pictures, "half": pictures // 2, "earlier": 3}
+        """The files of pictures; each has the first ones of all."""
+        self.askers: list[Asker] = []
+        self.numbers = count()
+        self.questions = self.lost = 0
+        """Queries about all pictures so far, and how many may be counted without an answer and asked again."""
+        description = server.describe(folder, concurrency=CONCURRENCY, timeout=600.0)  # longer than any stop
+        write_profile(folder / "profile.json", description)
+        self.template = Order("", "", str(folder / "profile.json"), str(description), ledger)
+        self.show_pictures(seed=0)
+        self.start("earlier")
+        self.finish()
 
-    @property
-    def description(self) -> Path:
-        return self.server.describe(self.folder, concurrency=CONCURRENCY)
+    def show_pictures(self, seed: int) -> None:
+        """Put other pictures in place of those that were asked about."""
+        for name, pictures in self.counts.items():
+            write_pictures(self.folder / f"{name}.npz", pictures, seed)
+        self.questions += self.counts["all"] * QUERIES
 
-    def prepare(self) -> None:
-        """Pictures, a profile, and a ledger with the answers of an earlier run."""
-        write_pictures(self.folder / "all.npz", self.pictures)
-        write_profile(self.folder / "profile.json", self.description)
-        for name, count in (("earlier", 3), ("half", self.pictures // 2)):
-            write_pictures(self.folder / f"{name}.npz", count)
-        earlier = run(*self.words("earlier", "-o", self.folder / "earlier.csv"))
-        assert earlier.returncode == 0, earlier.stderr
+    # What happens ----------------------------------------------------------------------------------------------------
 
-    def words(self, pictures: str, *more: object) -> Sequence[object]:
-        """The command that asks about these pictures."""
-        profile = ("--profile", self.folder / "profile.json", "-c", self.description)
-        return ("score", self.folder / f"{pictures}.npz", *profile, "--ledger", self.ledger, "--canaries", 0, *more)
+    def order(self, pictures: str, **how: Any) -> Order:
+        out = self.folder / f"verdicts-{next(self.numbers)}.csv"
+        return replace(self.template, pictures=str(self.folder / f"{pictures}.npz"), out=str(out), **how)
 
-    def start(self, pictures: str, *more: object) -> subprocess.Popen[str]:
-        out = self.folder / f"verdicts-{len(self.runs)}.csv"
-        process = subprocess.Popen(
-            command(*self.words(pictures, "-o", out, *more)), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.runs.append(process)
-        return process
+    def start(self, pictures: str, **how: Any) -> Asker:
+        """A process that asks about these pictures; see `Order` for how."""
+        order = self.order(pictures, **how)
+        errors = Path(order.out).with_suffix(".errors")
+        with errors.open("w") as file:
+            process = forked.start("support.asker", [order.text()], err=file.fileno())
+        self.askers.append(Asker(order, process, errors))
+        return self.askers[-1]
 
-    def look(self) -> None:
-        """Somebody looks at the ledger, in one of the ways there are; nothing may change by it."""
-        kind = self.dice.choice(("stats", "verify", "export", "dry run"))
-        if kind == "dry run":
-            assert run(*self.words("all", "-o", self.folder / "dry.csv", "--dry-run")).returncode == 0
-        elif not self.ledger.startswith("postgresql:"):
-            out = (self.folder / "export.csv",) if kind == "export" else ()
-            looked = run("ledger", kind, *out, "--ledger", self.ledger)
-            assert looked.returncode == 0, looked.stderr
+    def wait_for_queries(self, most: int) -> None:
+        """Wait until the server has seen a random number of queries more, or everybody has ended."""
+        goal = self.server.stats()["requests"] + self.dice.randrange(1, most)
+        until(lambda: self.server.stats()["requests"] >= goal or not self.asking())
 
-    def look_while_running(self) -> None:
-        while any(process.poll() is None for process in self.runs):
+    def asking(self) -> bool:
+        return any(asker.process.poll() is None for asker in self.askers)
+
+    def look(self, kind: str = "") -> str:
+        """What somebody sees who looks at the ledger; nothing may change by it."""
+        place = ("--ledger", self.template.ledger)
+        looks = {
+            "stats": ("ledger", "stats", "--json", *place),
+            "verify": ("ledger", "verify", *place),
+            "export": ("ledger", "export", self.folder / "export.csv", *place),
+            "dry run": self.order("all").words("--dry-run"),
+        }
+        looked = run(*looks[kind or self.dice.choice(list(looks))])
+        assert looked.returncode == 0, looked.stdout + looked.stderr
+        return looked.stdout
+
+    def look_while_asking(self) -> None:
+        while self.asking():
             self.look()
 
-    def kill(self, process: subprocess.Popen[str]) -> None:
-        self.kills += process.poll() is None
-        process.kill()
+    def kill(self, asker: Asker) -> None:
+        asker.killed = asker.process.poll() is None
+        asker.process.kill()
+        self.lost += asker.killed * asker.most_claims()
 
-    def stop(self, process: subprocess.Popen[str], seconds: float = STOPPED) -> None:
-        """SIGSTOP for longer than a heartbeat."""
-        with suppress(ProcessLookupError):
-            process.send_signal(signal.SIGSTOP)
-            time.sleep(seconds)
-            process.send_signal(signal.SIGCONT)
+    def stop(self, asker: Asker, seconds: float) -> None:
+        """SIGSTOP for so long; only a process that seems to be on another machine may be taken for dead meanwhile."""
+        asker.process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        asker.process.send_signal(signal.SIGCONT)
+        self.lost += asker.most_claims() if asker.order.machine else 0
 
-    def finish(self, codes: Sequence[int] = (0,)) -> None:
-        """Wait for every run; those that were not killed end with one of these codes, and no traceback."""
-        for process in self.runs:
-            _, said = process.communicate(timeout=300)
-            assert process.returncode in (*codes, -signal.SIGKILL), said
+    def finish(self, code: int = 0) -> None:
+        """Wait for all; those with a budget end with this code. All have their verdicts, and nobody has others."""
+        everybody: dict[str, str] = {}
+        for asker in self.askers:
+            ended, said, verdicts = asker.process.wait(300), asker.errors.read_text(), asker.verdicts()
+            assert ended == (-signal.SIGKILL if asker.killed else code if asker.order.budget else 0), said
             assert "Traceback" not in said, said
-        self.runs.clear()
+            assert ended or len(verdicts) == self.counts[Path(asker.order.pictures).stem], (
+                f"verdicts are missing: {said}"
+            )
+            assert all(everybody.setdefault(number, row) == row for number, row in verdicts.items()), "answers differ"
+        self.askers.clear()
 
-    def counted(self) -> int:
-        """The queries that the ledger counts."""
-        return sum(
-            row["queries"] for row in json.loads(run("ledger", "stats", "--json", "--ledger", self.ledger).stdout)
-        )
+    # What is compared ------------------------------------------------------------------------------------------------
 
-    def check(self, budget: int | None = None) -> str:
-        """Compare the server's bill with the ledger; what both counted, for people."""
-        seen, counted = self.server.stats(), self.counted()
-        billed, questions, lost = seen["billed"], seen["questions"], self.kills * LOST_TO_A_KILL
-        summary = f"{billed} billed, {counted} counted, {questions} questions, {self.kills} kills"
-        assert billed <= counted <= billed + lost, summary
-        assert billed - questions <= lost, f"bought twice: {summary}"
-        assert budget is None or counted <= budget, summary
-        if not self.ledger.startswith("postgresql:"):
-            verified = run("ledger", "verify", "--ledger", self.ledger)
-            assert verified.returncode == 0, verified.stderr
+    def check(self) -> str:
+        """The server's bill beside the ledger, for people, if they agree."""
+        billed, days = self.server.stats()["billed"], json.loads(self.look("stats"))
+        counted, answered = (sum(day[column] for day in days) for column in ("queries", "answered"))
+        counts = f"{billed} billed, {counted} counted, {answered} answered of {self.questions}"
+        summary = f"{counts}, {self.lost} may be lost"
+        assert billed <= counted <= billed + self.lost, f"the ledger is not the bill: {summary}"
+        assert counted <= answered + self.lost, f"answers are missing: {summary}"
+        assert billed <= self.questions + self.lost, f"bought twice: {summary}"
+        self.look("verify")
+        return summary
+
+    def check_complete(self) -> str:
+        """The same after somebody has asked about everything that was left; then nothing is bought any more."""
+        self.start("all")
+        self.finish()
+        summary, requests = self.check(), self.server.stats()["requests"]
+        self.start("all", kind="two models")
+        self.finish()
+        assert self.server.stats()["requests"] == requests, f"stored answers were bought again: {summary}"
         return summary
 
 
-def rounds(driver: Driver, minutes: float) -> str:
-    """Random rounds of runs, looks, kills and stops until the time is up, on pictures that are new in each."""
-    until, number = time.monotonic() + minutes * 60, 0
-    while time.monotonic() < until:
-        number += 1
-        write_pictures(driver.folder / "all.npz", driver.pictures, seed=1000 + number)
-        write_pictures(driver.folder / "half.npz", driver.pictures // 2, seed=1000 + number)
-        for _ in range(driver.dice.choice((2, 3, 4))):
-            driver.start(driver.dice.choice(("all", "half")))
-            time.sleep(driver.dice.uniform(0, 1))
-        for _ in range(driver.dice.randrange(4)):
-            driver.look()
-        for process in list(driver.runs):
-            fate = driver.dice.random()
-            if fate < 0.4:
-                driver.kill(process)
-            elif fate < 0.45:
-                driver.stop(process)
-        driver.finish()
-        driver.start("all")  # whatever the killed ones left
-        driver.finish()
-        print(driver.check(), flush=True)  # noqa: T201
-    return driver.check()
+# Stories -------------------------------------------------------------------------------------------------------------
+
+
+def look_and_start_another(driver: Driver, budget: int | None = None) -> None:
+    """While a run asks, somebody looks at the ledger, a short run comes and goes, and another one begins."""
+    driver.start("all", budget=budget)
+    driver.wait_for_queries(most=60)
+    driver.look("stats")
+    driver.start("earlier").process.wait(300)
+    driver.start("half", budget=budget)
+    driver.look_while_asking()
+    driver.finish(UNFINISHED)
+
+
+def anything(driver: Driver, stop: float) -> None:
+    """Whatever the dice say happens to a few processes."""
+    dice = driver.dice
+    for number in range(dice.randrange(2, 5)):
+        kind = dice.choice(("command", "command", "two models", "fork"))
+        driver.start(dice.choice(("all", "half")), kind=kind, machine=dice.choice((None, f"machine {number}")))
+        driver.wait_for_queries(most=60)
+        driver.look()
+    for asker in driver.askers:
+        fate = dice.random()
+        if fate < 0.4 and asker.order.kind != "fork":  # its child would go on
+            driver.kill(asker)
+        elif fate < 0.5:
+            driver.stop(asker, stop)
+    driver.look_while_asking()
+    driver.finish()
 
 
 def main() -> None:
@@ -158,15 +218,21 @@ def main() -> None:
     options = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="driver-")))
-        ledger = str(folder / "ledger.db")
-        if options.postgres:
-            database = stack.enter_context(postgres_server())
-            assert database, "no PostgreSQL server can be run here"
-            ledger = database.emptied()
+        database = stack.enter_context(postgres_server()) if options.postgres else None
+        assert database or not options.postgres, "no PostgreSQL server can be run here"
+        ledger = database.emptied() if database else str(folder / "ledger.db")
         server = stack.enter_context(fault_server(delay=0.02))
-        driver = Driver(folder, ledger, server, random.Random(options.seed), pictures=200)
-        driver.prepare()
-        print(rounds(driver, options.minutes), flush=True)  # noqa: T201
+        driver = Driver(folder, ledger, server, options.seed, pictures=120)
+        end = time.monotonic() + options.minutes * 60
+        for number in count(1):
+            if number <= REPRODUCTIONS:
+                look_and_start_another(driver)
+            else:
+                anything(driver, STOP)
+            print(number, driver.check_complete(), flush=True)  # noqa: T201
+            if number >= REPRODUCTIONS and time.monotonic() > end:
+                return
+            driver.show_pictures(seed=number)
 
 
 if __name__ == "__main__":
