@@ -303,15 +303,16 @@ def answers_of(model: Model) -> dict[int, str | None]:
     return {query: model.answers.get(query) for query in range(QUERIES)}
 
 
-def run(make: Callable[[], LedgerUnderTest], steps: int, seed: int = 0) -> None:
+def run(make: Callable[[], LedgerUnderTest], steps: int, seed: int = 0, shrink: bool = True) -> None:
     """About so many random steps, each sequence on a ledger of its own; what breaks one is shortened and printed."""
     examples = settings(
         max_examples=-(-steps // SEQUENCE),
         stateful_step_count=SEQUENCE,
         derandomize=False,
         database=None,
+        report_multiple_bugs=False,
         deadline=None,
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate, Phase.shrink)[: 1 + shrink],
         suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(seeded(seed)(lambda: LedgerMachine(make())), settings=examples)  # type: ignore[arg-type]
