@@ -8,9 +8,10 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
@@ -339,6 +340,19 @@ def test_the_default_path_is_the_projects_or_in_the_users_data_folder(
     assert default_path() == tmp_path / "data" / "looktwice" / "ledger.db"
     (tmp_path / "work" / "looktwice.toml").touch()
     assert default_path() == tmp_path / "work" / ".looktwice" / "ledger.db"
+
+
+@pytest.mark.xfail(strict=True, reason="a session that commits all the time takes each commit for a heartbeat")
+def test_a_session_that_is_busy_goes_on_beating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those in another container see its heartbeats alone, and would take it for dead."""
+    monkeypatch.setattr("looktwice.engine.ledger.ledger.BEAT", 0.05)
+    with ledger_at(tmp_path / "ledger.db") as ledger:
+        started = time.time()
+        numbers = count(1)
+        while time.time() < started + 0.5:
+            settle(ledger, claim(ledger, [next(numbers)]), Answer("ant"))
+        ((beat,),) = ledger.database.read("SELECT beat FROM sessions")
+        assert beat > started + 0.2
 
 
 # What people do with it ------------------------------------------------------------------------------------------

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -97,8 +97,6 @@ BUGS: dict[str, Callable[[], Bug]] = {
 }
 
 
-@contextmanager
-def seeded(name: str) -> Iterator[None]:
-    """looktwice with one of these bugs in it."""
-    with BUGS[name]():
-        yield
+def seeded(name: str) -> Bug:
+    """A block in which looktwice has one of these bugs."""
+    return BUGS[name]()
