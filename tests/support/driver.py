@@ -30,7 +30,7 @@ from support.asker import Order
 
 CONCURRENCY = 8
 CLAIMED = CONCURRENCY * 3 // 2
-"""The most claims that an engine has open: those in flight, and a few ahead."""
+"""The most claims that an engine has open: calls in flight, and a few that are ahead of them or not yet settled."""
 QUERIES = 1 + len(PANEL)
 """Queries about a picture."""
 STOP = 36.0
