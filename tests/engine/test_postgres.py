@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,7 @@ from looktwice.engine.ledger.places import open_ledger
 from looktwice.engine.ledger.postgres import PostgresDatabase
 from looktwice.engine.ledger.schema import Session
 from looktwice.engine.ledger.sessions import DEAD
+from looktwice.engine.ledger.transaction import Transaction
 from looktwice.errors import LedgerError
 
 if TYPE_CHECKING:
@@ -69,6 +72,24 @@ def test_a_commit_whose_outcome_is_not_known_is_looked_up(
         assert ledger.spend(WHO).queries == 6
         assert ledger.spend(WHO).picos == 6 * PRICE
     assert broken > 6
+
+
+@pytest.mark.xfail(strict=True, reason="25P03 is an InternalError of psycopg, which counts as a failure that stays")
+def test_a_process_that_was_stopped_during_a_transaction_makes_it_again(database: str) -> None:
+    """The server has ended its connection, so that the others need not wait; what it was to write is not lost."""
+    tries = count()
+
+    def stopped_at_first(transaction: Transaction) -> None:
+        if next(tries) == 0:
+            transaction.database.execute("SET LOCAL idle_in_transaction_session_timeout = '50ms'")
+            time.sleep(0.5)
+
+    async def change(ledger: Ledger) -> None:
+        await ledger.change(stopped_at_first)
+
+    with ledger_at(database) as ledger:
+        asyncio.run(change(ledger))
+    assert next(tries) == 2
 
 
 def test_a_session_of_another_machine_lives_while_it_beats(database: str) -> None:
