@@ -342,7 +342,6 @@ def test_the_default_path_is_the_projects_or_in_the_users_data_folder(
     assert default_path() == tmp_path / "work" / ".looktwice" / "ledger.db"
 
 
-@pytest.mark.xfail(strict=True, reason="a session that commits all the time takes each commit for a heartbeat")
 def test_a_session_that_is_busy_goes_on_beating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those in another container see its heartbeats alone, and would take it for dead."""
     monkeypatch.setattr("looktwice.engine.ledger.ledger.BEAT", 0.05)

@@ -74,7 +74,6 @@ def test_a_commit_whose_outcome_is_not_known_is_looked_up(
     assert broken > 6
 
 
-@pytest.mark.xfail(strict=True, reason="25P03 is an InternalError of psycopg, which counts as a failure that stays")
 def test_a_process_that_was_stopped_during_a_transaction_makes_it_again(database: str) -> None:
     """The server has ended its connection, so that the others need not wait; what it was to write is not lost."""
     tries = count()

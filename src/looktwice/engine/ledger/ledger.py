@@ -74,6 +74,8 @@ class Ledger:
         """Transactions that this session has committed."""
         self._beat_at = float("-inf")
         """When the last heartbeat was written, by this machine's clock."""
+        self._lapsed: set[bytes] = set()
+        """The queries that were in flight when heartbeats stopped for long: other machines may have claimed them."""
         self._offset = 0.0
         """What the ledger's clock is ahead of this machine's."""
         self._closing = False
@@ -141,7 +143,8 @@ class Ledger:
 
     def is_current(self, claim: Claim) -> bool:
         """Whether a claim may still be sent: its day is not over, and no other machine can take this one for dead."""
-        return claim.day == self.today() and (not self.database.shared or _clock() - self._beat_at < DEAD / 2)
+        alive = _clock() - self._beat_at < DEAD / 2 and claim.entry.key not in self._lapsed
+        return alive and claim.day == self.today()
 
     # Writing -------------------------------------------------------------------------------------------------------
 
@@ -216,13 +219,15 @@ class Ledger:
         """Commit operations together; a failure that may pass is retried, but no claim is granted on a full disk."""
         until, in_doubt = time.monotonic() + PATIENCE, False
         while True:
-            transaction = Transaction(self.database, self.session, self._alive)
+            transaction, began = Transaction(self.database, self.session, self._alive), _clock()
+            beats = self.database.shared or began - self._beat_at >= BEAT
             try:
                 transaction.begin()
                 if in_doubt and transaction.number() == self._number + 1:
                     self.database.roll_back()  # the last try was committed, and only its confirmation was lost
                 else:
                     self._apply(transaction, operations)
+                    transaction.finish(self._number + 1, beats)
                     in_doubt = self.database.shared
                     self.database.commit()
                 break
@@ -240,12 +245,14 @@ class Ledger:
                     return
             time.sleep(RETRY)
         self._number += 1
-        self._beat_at = _clock()
+        if beats:
+            self._lapsed = self._open.copy() if began - self._beat_at > DEAD / 2 else self._lapsed & self._open
+            self._beat_at = began
         self._offset = transaction.now - time.time()
         self._hand_over(operations)
 
     def _apply(self, transaction: Transaction, operations: Sequence[_Operation]) -> None:
-        """Every statement but the commit: what has ended first, then what may begin."""
+        """Decide about operations: what has ended first, then what may begin."""
         claiming = [operation for operation in operations if operation.keys]
         for operation in operations:
             if not operation.keys:
@@ -254,8 +261,6 @@ class Ledger:
         transaction.look_up([key for operation in claiming for key in operation.keys])
         for operation in claiming:
             operation.result = operation.work(transaction)
-        beats = self.database.shared or _clock() - self._beat_at >= BEAT
-        transaction.finish(self._number + 1, beats)
 
     def _hand_over(self, operations: Sequence[_Operation]) -> None:
         """Resolve the futures, with one wake-up of each loop."""

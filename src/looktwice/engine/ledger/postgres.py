@@ -132,9 +132,10 @@ class PostgresDatabase:
         return LedgerError(f"{self.name} failed: {why}")
 
     def may_pass(self, error: Exception) -> bool:
-        if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
+        stalled = isinstance(error, errors.IdleInTransactionSessionTimeout)  # this process was stopped in the midst
+        if stalled or (isinstance(error, psycopg.OperationalError) and error.sqlstate is None):
             self._db.close()  # it broke; the next try opens another
-        return isinstance(error, psycopg.OperationalError | errors.DiskFull)
+        return stalled or isinstance(error, psycopg.OperationalError | errors.DiskFull)
 
     def is_full(self, error: Exception) -> bool:
         return isinstance(error, errors.DiskFull)
