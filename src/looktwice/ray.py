@@ -54,8 +54,10 @@ NAME_COLUMNS = ("name", "file_name", "filename", "file", "path", "key", "__key__
 class Scorer:
     """A callable class for `Dataset.map_batches`: takes batches of pictures and gives their verdicts, one a row.
 
-    `profile` is a profile or its path. `image` is the column of pictures (bytes of files, or uint8 arrays), `name` that
-    of their names, `keep` further columns of texts to pass on. `decide` and `options` are as for `Model`.
+    `profile` is a profile or its path. `classifier` takes the place of the one that the file names, which this machine's
+    user must have approved; a profile that is not a file needs it. `image` is the column of pictures (bytes of files,
+    or uint8 arrays), `name` that of their names, `keep` further columns of texts to pass on. `decide` and `options` are
+    as for `Model`.
     """
 
     def __init__(
@@ -69,9 +71,13 @@ class Scorer:
         decide: DecisionOptions = DECIDE,
         options: AskOptions | None = None,
     ) -> None:
-        profile = profile if isinstance(profile, Profile) else Profile.load(Path(profile))
         self._image, self._name, self._keep, self._decide = image, name, tuple(keep), decide
-        self.model = Model(classifier or profile.classifier, profile, options=options, progress=self._note)
+        if not isinstance(profile, Profile):
+            self.model = Model.load(profile, classifier, options=options, progress=self._note)
+        elif classifier is None:
+            raise DataError("a profile that is not a file needs the name of its classifier; give classifier=…")
+        else:
+            self.model = Model(classifier, profile, options=options, progress=self._note)
         self.progress: Progress | None = None
         """What was asked since the scorer was made."""
 
