@@ -54,10 +54,10 @@ NAME_COLUMNS = ("name", "file_name", "filename", "file", "path", "key", "__key__
 class Scorer:
     """A callable class for `Dataset.map_batches`: takes batches of pictures and gives their verdicts, one a row.
 
-    `profile` is a profile or its path. `classifier` takes the place of the one that the file names, which this machine's
-    user must have approved; a profile that is not a file needs it. `image` is the column of pictures (bytes of files,
-    or uint8 arrays), `name` that of their names, `keep` further columns of texts to pass on. `decide` and `options` are
-    as for `Model`.
+    `profile` is a profile or its path. `classifier` takes the place of the one that the file names, which the user must
+    have approved on this machine; a profile that is not a file needs it. `image` is the column of pictures (bytes of
+    files, or uint8 arrays), `name` that of their names, `keep` further columns of texts to pass on. `decide` and
+    `options` are as for `Model`.
     """
 
     def __init__(

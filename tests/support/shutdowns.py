@@ -1,7 +1,7 @@
 """Ends every command that asks or serves by SIGINT, SIGTERM and SIGHUP under load, and counts what is left.
 
 Run it: python -m support.shutdowns [--rounds 20] [--seed 1] [--only serve]. Each round starts a command against a
-server that counts, puts it under load, and sends a signal at a random moment, now and then while it still starts.
+server that counts, puts it under load, and sends a signal at a random moment; a few more get it while they start.
 Afterwards the file of the ledger alone, without a log beside it, must hold every answer that the server gave, no query
 may have been sent twice, every click that was acknowledged must be in its table, and the exit code must be the
 documented one.
@@ -46,8 +46,8 @@ COMMANDS = (*PAGES, "score", "fit", "two runs")
 CLIENTS = 6
 BUSY = 1.5
 """Seconds of work in which the signal comes."""
-STARTING = 0.25
-"""The share of the rounds in which it may come before there is any work."""
+STARTING = 5
+"""Every so many rounds there is one more, in which it may come before there is any work."""
 SENT_BEFORE = 0.25
 """Seconds before the signal at which a request was certainly taken, also on a busy machine."""
 
@@ -120,14 +120,13 @@ class Shutdowns:
             return ("fit", pictures, *named, "--views", "mirror rotation:20*3", "-o", self.folder / "new.json", *asking)
         return ("score", pictures, *profile, "-o", self.folder / f"verdicts-{place}.csv", *asking)
 
-    def round(self, seed: int) -> None:
-        """One start, one signal, one end."""
+    def round(self, seed: int, early: bool = False) -> None:
+        """One start, one signal, one end; if early, the signal may come before there is any work."""
         if self.kind in ("score", "fit", "two runs"):
             write_labelled(self.folder / "pictures.npz", 400, seed)
             for left in self.folder.glob("verdicts-*"):
                 left.unlink()
         before = self.server.stats()
-        early = self.dice.random() < STARTING
         with self.loaded(early) as processes:
             if not early:
                 time.sleep(self.dice.uniform(0, BUSY))
@@ -214,6 +213,8 @@ class Shutdowns:
         usual = {0} if self.kind in PAGES else {0, STOPPED[self.number]}
         # While it starts, nothing listens to signals, and nothing is open that could be lost.
         unbegun = set() if process.address() or "Stopping" in said else {-self.number, 128 + self.number}
+        if "Fatal Python error: init_import_site" in said:  # Ctrl-C before there is any looktwice
+            return
         assert code in usual | unbegun, f"{self.kind} ended by {self.number.name} with {code}: {said}"
         assert "Traceback" not in said or code == -signal.SIGINT, said
 
@@ -272,6 +273,8 @@ def end(kind: str, number: Signals, rounds: int, seed: int) -> str:
         shutdowns.prepare()
         for place in range(rounds):
             shutdowns.round(seed * 1000 + place)
+            if place % STARTING == STARTING - 1:
+                shutdowns.round(seed * 1000 + rounds + place, early=True)
     assert not shutdowns.cut, shutdowns.line()
     return shutdowns.line()
 
