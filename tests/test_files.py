@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import chdir, suppress
 from pathlib import Path
 
 import numpy as np
@@ -151,6 +151,28 @@ def test_the_second_signal_leaves_at_once(tmp_path: Path) -> None:
             time.sleep(TOGETHER)  # signals that come together are one
             process.send_signal(signal.SIGTERM)
             assert process.wait(120) == 143
+
+
+def test_the_second_signal_leaves_a_model_that_never_returns(tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text(
+        "import time\ndef f(image):\n    open('began', 'w').close()\n    time.sleep(1e6)\n"
+    )
+    write_pictures(tmp_path / "pictures.npz", 20)
+    words = command("look", "pictures.npz", "-p", "profile.json", "-c", "python:endless:f")
+    with chdir(tmp_path):
+        write_profile(tmp_path / "profile.json", "python:endless:f")
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        until((tmp_path / "began").exists)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr
+        while "Stopping" not in process.stderr.readline():
+            pass
+        time.sleep(TOGETHER)
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from dataclasses import dataclass
+from threading import Timer
 
 TOGETHER = 0.5
 """Seconds within which several signals count as one: a closed terminal and the command `timeout` send theirs twice."""
+
+LEAVING = 5.0
+"""Seconds in which a process that leaves at once can still save what it has."""
 
 
 def stopping_signals() -> list[signal.Signals]:
@@ -36,3 +41,10 @@ class ReceivedSignals:
     def is_later(self) -> bool:
         """Whether the one that came just now was sent after the first, not together with it."""
         return time.monotonic() - self._since > TOGETHER
+
+
+def leave_soon(code: int) -> None:
+    """Have the process end in a moment, also if a thread never returns, such as that of a model without an end."""
+    timer = Timer(LEAVING, os._exit, [code])
+    timer.daemon = True
+    timer.start()

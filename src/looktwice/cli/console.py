@@ -36,7 +36,7 @@ from looktwice.errors import LookTwiceError
 from looktwice.images.collection import Picture
 from looktwice.model import AsyncModel
 from looktwice.progress import ERR, say
-from looktwice.signals import ReceivedSignals, stopping_signals
+from looktwice.signals import ReceivedSignals, leave_soon, stopping_signals
 from looktwice.views import Panel
 
 T = TypeVar("T")
@@ -149,6 +149,7 @@ def stop(number: int, halt: Callable[[str], None]) -> None:
         halt(f"the run was stopped by {name}; run the same command again to resume")
         say(f"Stopping: waiting for queries in flight ({name} again to exit now) ...")
     elif received.is_later():
+        leave_soon(128 + number)
         raise SystemExit(128 + number)
 
 

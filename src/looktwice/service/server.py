@@ -28,7 +28,7 @@ from looktwice.service.app import ServiceSettings, build
 from looktwice.service.guards import Tokens, check_address
 from looktwice.service.label_studio import Studio
 from looktwice.service.replies import Refusal
-from looktwice.signals import ReceivedSignals, stopping_signals
+from looktwice.signals import ReceivedSignals, leave_soon, stopping_signals
 
 GRACE = 30
 """Seconds that a shutdown waits for requests."""
@@ -246,7 +246,7 @@ async def answer(app: ASGIApp, limits: Limits, place: Place, listening: socket.s
 
 @contextmanager
 def _ended_by_signals(server: uvicorn.Server) -> Iterator[None]:
-    """The first signal ends the server gently; Ctrl-C after that no longer waits for requests."""
+    """The first signal ends the server gently; Ctrl-C after that waits for nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -254,7 +254,9 @@ def _ended_by_signals(server: uvicorn.Server) -> Iterator[None]:
 
     def end(number: int, _: object) -> None:
         server.should_exit = True
-        server.force_exit |= not received.is_first(number) and number == signal.SIGINT and received.is_later()
+        if not received.is_first(number) and number == signal.SIGINT and received.is_later():
+            server.force_exit = True
+            leave_soon(128 + number)
 
     before = {each: signal.signal(each, end) for each in stopping_signals()}
     try:
