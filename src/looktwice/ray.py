@@ -230,15 +230,18 @@ def _tables(group: Sequence[File], done: Collection[str]) -> Iterator[Dataset]:
     import ray.data
 
     for system, paths in _by_filesystem(group):
-        table = ray.data.read_parquet(
-            list(paths),
-            filesystem=system,
-            include_paths=True,
-            partitioning=None,
-            file_extensions=None,
-            num_cpus=READING,
-        )
-        columns = table.schema().names
+        try:
+            table = ray.data.read_parquet(
+                list(paths),
+                filesystem=system,
+                include_paths=True,
+                partitioning=None,
+                file_extensions=None,
+                num_cpus=READING,
+            )
+            columns = table.schema().names
+        except Exception as fault:  # Ray and pyarrow raise many kinds, plain ones among them
+            raise DataError(f"{shown(group[0].name)} or a table beside it cannot be read: {_why(fault)}") from None
         image = next((column for column in IMAGE_COLUMNS if column in columns), None)
         if image is None:
             raise DataError(

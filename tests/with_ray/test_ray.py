@@ -524,6 +524,7 @@ def test_the_recipe_gives_a_dataset_of_ones_own_the_verdicts_of_one_machine(
     pictures = judged / "pictures"
     for then, now in {
         "profile.json": str(judged / "profile.json"),
+        "my-api.toml": str(DEMO / "fashion.toml"),
         "postgresql://looktwice@db/ledger": "off",
         "s3://lake/photos": str(pictures),
         "concurrency=4": "concurrency=1",
