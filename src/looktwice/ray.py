@@ -167,13 +167,13 @@ def _listed(path: str, alone: bool) -> Iterator[File]:
         raise DataError(f"{shown(place)}: no such file or folder; check the path")
     if info.type == FileType.File:
         name = os.path.basename(place) if alone and place.endswith(".npz") else place
-        yield File(path if "://" in path else root, name, _stamp(info))
+        yield File(path if "://" in path else root, name, _stamp(info, "://" not in path))
     for each in sorted(below, key=lambda each: each.path):
         name = each.path[len(root) :].lstrip("/")
         hidden = any(part.startswith(".") for part in name.split("/"))
         if each.type == FileType.File and not hidden and name.lower().endswith(IN_FOLDERS):
             address = f"{place.rstrip('/')}/{name}{mark}{settings}" if "://" in path else each.path
-            yield File(address, name if alone else f"{place.rstrip('/')}/{name}", _stamp(each))
+            yield File(address, name if alone else f"{place.rstrip('/')}/{name}", _stamp(each, "://" not in path))
 
 
 def _loose(group: Sequence[File], done: Collection[str]) -> Iterator[Dataset]:
@@ -350,8 +350,9 @@ def _by_filesystem(group: Sequence[File]) -> list[tuple[FileSystem, dict[str, Fi
     return systems
 
 
-def _stamp(info: FileInfo) -> str:
-    return f"{info.size} {info.mtime_ns}"
+def _stamp(info: FileInfo, local: bool) -> str:
+    """What changes with a file; on a disk also the time that no program can set."""
+    return f"{info.size} {info.mtime_ns}" + (f" {os.stat(info.path).st_ctime_ns}" if local else "")
 
 
 def _why(fault: Exception) -> str:
