@@ -122,6 +122,7 @@ soak: $(VENV)/.installed-test # the long form of the fault tests: kills, stops a
 	cd tests && ../$(BIN)/python -m support.ledger_machine --steps 20000 --postgres
 	cd tests && ../$(BIN)/python -m support.driver --minutes $(or $(MINUTES),15)
 	cd tests && ../$(BIN)/python -m support.driver --minutes $(or $(MINUTES),15) --postgres
+	cd tests && ../$(BIN)/python -m support.shutdowns --rounds 20
 	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),15) --runs $(or $(RUNS),200)
 
 .PHONY: experiments-baselines

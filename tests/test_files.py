@@ -4,8 +4,9 @@ import os
 import shlex
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import chdir, suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from faults import LABELS, Running, fault_server
 from hypothesis import given
 from hypothesis import strategies as st
+from support.engines import counted
 from waiting import until
 from workshop import command, run, start, write_pictures, write_profile
 
@@ -22,6 +24,7 @@ from looktwice.calibration.jury import Jury
 from looktwice.decisions.verdict_files import ScoreFile
 from looktwice.errors import DataError
 from looktwice.images.image import encode_png
+from looktwice.signals import TOGETHER
 from looktwice.views import Panel
 
 
@@ -145,8 +148,46 @@ def test_the_second_signal_leaves_at_once(tmp_path: Path) -> None:
             assert process.stderr
             while "Stopping" not in process.stderr.readline():
                 pass
+            time.sleep(TOGETHER)  # signals that come together are one
             process.send_signal(signal.SIGTERM)
             assert process.wait(120) == 143
+
+
+def test_the_second_signal_leaves_a_model_that_never_returns(tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text(
+        "import time\ndef f(image):\n    open('began', 'w').close()\n    time.sleep(1e6)\n"
+    )
+    write_pictures(tmp_path / "pictures.npz", 20)
+    words = command("look", "pictures.npz", "-p", "profile.json", "-c", "python:endless:f")
+    with chdir(tmp_path):
+        write_profile(tmp_path / "profile.json", "python:endless:f")
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        until((tmp_path / "began").exists)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr
+        while "Stopping" not in process.stderr.readline():
+            pass
+        time.sleep(TOGETHER)
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_that_is_sent_twice_at_once_loses_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    """As a closed terminal (the shell, then the system), `timeout` and wrappers of commands do."""
+    write_pictures(tmp_path / "pictures.npz", 50)
+    with fault_server(delay=0.5) as slow:
+        write_profile(tmp_path / "profile.json", slow.describe(tmp_path))
+        with start(*score(tmp_path)) as process:
+            wait_for(slow, 20)
+            process.send_signal(number)
+            time.sleep(0.02)
+            process.send_signal(number)
+            process.wait(120)
+        assert counted(tmp_path / "ledger.db") == (asked(slow), asked(slow))
 
 
 def test_a_hang_up_that_nohup_ignores_stops_nothing(server: Running, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -206,3 +207,14 @@ def test_what_cannot_be_listed_is_named(paths: list[str], complaint: str) -> Non
 def test_a_folder_without_pictures_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no picture; they end with"):
         listed([str(tmp_path)])
+
+
+def test_a_file_that_is_replaced_with_an_old_time_is_another_source(tmp_path: Path) -> None:
+    photo = tmp_path / "a.png"
+    photo.write_bytes(b"x" * 100)
+    os.utime(photo, (1e9, 1e9))
+    before = listed([str(tmp_path)])[0].source
+    assert listed([str(tmp_path)])[0].source == before
+    photo.write_bytes(b"y" * 100)
+    os.utime(photo, (1e9, 1e9))
+    assert listed([str(tmp_path)])[0].source != before

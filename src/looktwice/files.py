@@ -162,13 +162,13 @@ def write(path: Path, text: str) -> None:
         part.write_text(text, "utf-8", "backslashreplace")
 
 
-def open_own(path: Path, beginning: bytes) -> IO[bytes]:
+def open_own(path: Path, beginning: bytes, buffering: int = -1) -> IO[bytes]:
     """Open a file beside a result to read and append, or make it; a DataError if looktwice did not make it.
 
     `beginning` is how such a file begins; an empty one, or one that was cut off in it, counts as ours.
     """
     try:
-        file = open(path, "a+b", opener=lambda name, flags: os.open(name, flags | NO_LINKS, 0o666))  # noqa: SIM115
+        file = open(path, "a+b", buffering, opener=lambda name, flags: os.open(name, flags | NO_LINKS, 0o666))  # noqa: SIM115
         file.seek(0)
     except OSError as error:
         why = "it is a link" if path.is_symlink() else error.strerror

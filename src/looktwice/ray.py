@@ -54,8 +54,10 @@ NAME_COLUMNS = ("name", "file_name", "filename", "file", "path", "key", "__key__
 class Scorer:
     """A callable class for `Dataset.map_batches`: takes batches of pictures and gives their verdicts, one a row.
 
-    `profile` is a profile or its path. `image` is the column of pictures (bytes of files, or uint8 arrays), `name` that
-    of their names, `keep` further columns of texts to pass on. `decide` and `options` are as for `Model`.
+    `profile` is a profile or its path. `classifier` takes the place of the one that the file names, which the user must
+    have approved on this machine; a profile that is not a file needs it. `image` is the column of pictures (bytes of
+    files, or uint8 arrays), `name` that of their names, `keep` further columns of texts to pass on. `decide` and
+    `options` are as for `Model`.
     """
 
     def __init__(
@@ -69,9 +71,13 @@ class Scorer:
         decide: DecisionOptions = DECIDE,
         options: AskOptions | None = None,
     ) -> None:
-        profile = profile if isinstance(profile, Profile) else Profile.load(Path(profile))
         self._image, self._name, self._keep, self._decide = image, name, tuple(keep), decide
-        self.model = Model(classifier or profile.classifier, profile, options=options, progress=self._note)
+        if not isinstance(profile, Profile):
+            self.model = Model.load(profile, classifier, options=options, progress=self._note)
+        elif classifier is None:
+            raise DataError("a profile that is not a file needs the name of its classifier; give classifier=…")
+        else:
+            self.model = Model(classifier, profile, options=options, progress=self._note)
         self.progress: Progress | None = None
         """What was asked since the scorer was made."""
 
@@ -161,13 +167,13 @@ def _listed(path: str, alone: bool) -> Iterator[File]:
         raise DataError(f"{shown(place)}: no such file or folder; check the path")
     if info.type == FileType.File:
         name = os.path.basename(place) if alone and place.endswith(".npz") else place
-        yield File(path if "://" in path else root, name, _stamp(info))
+        yield File(path if "://" in path else root, name, _stamp(info, "://" not in path))
     for each in sorted(below, key=lambda each: each.path):
         name = each.path[len(root) :].lstrip("/")
         hidden = any(part.startswith(".") for part in name.split("/"))
         if each.type == FileType.File and not hidden and name.lower().endswith(IN_FOLDERS):
             address = f"{place.rstrip('/')}/{name}{mark}{settings}" if "://" in path else each.path
-            yield File(address, name if alone else f"{place.rstrip('/')}/{name}", _stamp(each))
+            yield File(address, name if alone else f"{place.rstrip('/')}/{name}", _stamp(each, "://" not in path))
 
 
 def _loose(group: Sequence[File], done: Collection[str]) -> Iterator[Dataset]:
@@ -224,15 +230,18 @@ def _tables(group: Sequence[File], done: Collection[str]) -> Iterator[Dataset]:
     import ray.data
 
     for system, paths in _by_filesystem(group):
-        table = ray.data.read_parquet(
-            list(paths),
-            filesystem=system,
-            include_paths=True,
-            partitioning=None,
-            file_extensions=None,
-            num_cpus=READING,
-        )
-        columns = table.schema().names
+        try:
+            table = ray.data.read_parquet(
+                list(paths),
+                filesystem=system,
+                include_paths=True,
+                partitioning=None,
+                file_extensions=None,
+                num_cpus=READING,
+            )
+            columns = table.schema().names
+        except Exception as fault:  # Ray and pyarrow raise many kinds, plain ones among them
+            raise DataError(f"{shown(group[0].name)} or a table beside it cannot be read: {_why(fault)}") from None
         image = next((column for column in IMAGE_COLUMNS if column in columns), None)
         if image is None:
             raise DataError(
@@ -341,8 +350,9 @@ def _by_filesystem(group: Sequence[File]) -> list[tuple[FileSystem, dict[str, Fi
     return systems
 
 
-def _stamp(info: FileInfo) -> str:
-    return f"{info.size} {info.mtime_ns}"
+def _stamp(info: FileInfo, local: bool) -> str:
+    """What changes with a file; on a disk also the time that no program can set."""
+    return f"{info.size} {info.mtime_ns}" + (f" {os.stat(info.path).st_ctime_ns}" if local else "")
 
 
 def _why(fault: Exception) -> str:

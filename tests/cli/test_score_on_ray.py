@@ -21,6 +21,7 @@ from looktwice.cli.verdict_folder import VerdictFolder
 from looktwice.decisions.policy import DecisionOptions
 from looktwice.engine.options import AskOptions
 from looktwice.errors import DataError, FleetError, ProfileError
+from looktwice.signals import ReceivedSignals
 
 
 @pytest.fixture
@@ -209,7 +210,8 @@ class Stoppable(Run):
 def test_a_signal_stops_a_run_gently_and_a_second_one_at_once(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("looktwice.cli.console.received", [])
+    monkeypatch.setattr("looktwice.cli.console.received", ReceivedSignals())
+    monkeypatch.setattr("looktwice.signals.TOGETHER", -1.0)
     before, run = signal.signal(number, signal.default_int_handler), Stoppable()  # nohup makes tests ignore hang-ups
     try:
         with _interruptible(run) as reasons:

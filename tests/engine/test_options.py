@@ -59,6 +59,8 @@ def test_a_limit_in_money_needs_a_price() -> None:
         ({"rate": 0}, "rate is 0; give a number of at least 0.001"),
         ({"concurrency": 0}, "concurrency is 0; give a whole number of at least 1"),
         ({"canaries": "three"}, "canaries is 'three'; give a whole number"),
+        ({"per_day": 2.5}, "per_day is 2.5; give a whole number"),
+        ({"concurrency": 2.5}, "concurrency is 2.5; give a whole number"),
         ({"longest_wait": float("nan")}, "longest_wait is nan; give a number"),
         ({"scores": "maybe"}, "scores is 'maybe'; give use or ignore"),
     ],

@@ -207,9 +207,21 @@ def test_a_line_that_a_crash_cut_off_is_dropped_and_a_damaged_one_is_named(tmp_p
     again.add(click("2", "b.png", "label", "dog"))
     again.close()
     assert out.read_text() == "file,label,not\na.png,cat,\nb.png,dog,\n"
-    journal.write_bytes(b"x" + journal.read_bytes())
-    with pytest.raises(DataError, match="line 1 was not written by looktwice"):
+    journal.write_bytes(whole + b"x" + journal.read_bytes())
+    with pytest.raises(DataError, match="line 2 was not written by looktwice"):
         Labels(out)
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_journal_that_looktwice_did_not_make_stays_as_it_is(tmp_path: Path, linked: bool) -> None:
+    mine = tmp_path / ("diary.txt" if linked else "labels.journal")
+    mine.write_text("Dear diary,\ntoday")
+    if linked:
+        (tmp_path / "labels.journal").symlink_to(mine)
+    with pytest.raises(DataError, match="it is a link" if linked else "was not made by looktwice"):
+        Labels(tmp_path / "labels.csv")
+    assert mine.read_text() == "Dear diary,\ntoday"
+    assert not (tmp_path / "labels.csv.lock").exists()
 
 
 WRITER = """

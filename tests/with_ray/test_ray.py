@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import pickle
 import random
 import re
 import shlex
@@ -472,6 +473,59 @@ def test_folders_tables_tars_and_buckets_are_read_and_bad_pictures_are_rows(
         assert len({(row["label"], row["confidence"], *row["votes"]) for row in copies}) == 1
 
 
+class Evil:
+    """Runs a program where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, ("touch ran",)
+
+
+def evil_tar(folder: Path, picture: bytes) -> None:
+    """Members whose names lead outside, links, devices, pickled objects, and one good picture."""
+    with tarfile.open(folder / "evil.tar", "w") as tar:
+        for name in ("../escaped.png", f"{folder}/absolute.png", "ok.png"):
+            member = tarfile.TarInfo(name)
+            member.size = len(picture)
+            tar.addfile(member, io.BytesIO(picture))
+        for name, kind in (("link", tarfile.SYMTYPE), ("hard", tarfile.LNKTYPE), ("pipe", tarfile.FIFOTYPE)):
+            member = tarfile.TarInfo(f"{name}.png")
+            member.type, member.linkname = kind, "/etc/passwd"
+            tar.addfile(member)
+        member = tarfile.TarInfo("ok.pickle")
+        member.size = len(pickle.dumps(Evil()))
+        tar.addfile(member, io.BytesIO(pickle.dumps(Evil())))
+
+
+def test_an_archive_from_a_stranger_gives_its_pictures_and_nothing_else(
+    cluster: str, judged: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "lake").mkdir()
+    evil_tar(tmp_path / "lake", encode_png(np.zeros((28, 28, 3), np.uint8)))
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    on_ray = ("--engine", "ray", "--address", cluster)
+    run(command("score", tmp_path / "lake", "-p", judged / "profile.json", "-o", tmp_path / "out", *on_ray))
+    found = rows(tmp_path / "out")
+    assert len(found) == 3
+    assert {row["cause"] for row in found.values()} == {None}
+    assert sorted(path.name for path in tmp_path.rglob("*") if "out" not in path.parts) == before
+    assert not any((place / "ran").exists() for place in (tmp_path, Path.cwd(), Path.home()))
+
+
+PICKLED = {"ray.data.arrow_pickled_object": pickle.dumps(Evil()), "ray.data.arrow_tensor_v2": b"[1]"}
+
+
+@pytest.mark.parametrize("kind", PICKLED)
+def test_a_table_from_a_stranger_is_not_unpickled(cluster: str, judged: Path, tmp_path: Path, kind: str) -> None:
+    type_of = {b"ARROW:extension:name": kind.encode(), b"ARROW:extension:metadata": pickle.dumps(Evil())}
+    schema = pa.schema([pa.field("image", pa.binary(), metadata=type_of)])
+    pq.write_table(pa.table({"image": [PICKLED[kind]]}, schema=schema), tmp_path / "evil.parquet")
+    words = ("score", tmp_path / "evil.parquet", "-p", judged / "profile.json", "-o", tmp_path / "out")
+    done = run(command(*words, "--engine", "ray", "--address", cluster), code=1)
+    assert "Traceback" not in done.stderr
+    assert "retry attempts" not in done.stderr
+    assert not any((place / "ran").exists() for place in (tmp_path, Path.cwd(), Path.home()))
+
+
 def is_picture(data: bytes, number: int, name: str) -> bool:
     """Whether this is the name of a picture: by its number, or in a table without names by its content."""
     return name.endswith((f"/{number}.png", f"#{number}.png", blake2b(data, digest_size=8).hexdigest()))
@@ -524,6 +578,7 @@ def test_the_recipe_gives_a_dataset_of_ones_own_the_verdicts_of_one_machine(
     pictures = judged / "pictures"
     for then, now in {
         "profile.json": str(judged / "profile.json"),
+        "my-api.toml": str(DEMO / "fashion.toml"),
         "postgresql://looktwice@db/ledger": "off",
         "s3://lake/photos": str(pictures),
         "concurrency=4": "concurrency=1",

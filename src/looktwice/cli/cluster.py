@@ -87,6 +87,7 @@ def _quiet() -> Iterator[None]:
 
 
 def last_line(error: Exception) -> str:
-    """The cause of an error, without Ray's traceback."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:300] if lines else type(error).__name__
+    """The cause of an error, without Ray's traceback and its advice about retries."""
+    cause = getattr(error, "cause", None)  # what a worker raised
+    lines = [line.strip() for line in str(cause or error).splitlines() if line.strip()]
+    return lines[0 if cause else -1][:300] if lines else type(error).__name__

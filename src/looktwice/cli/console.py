@@ -36,6 +36,7 @@ from looktwice.errors import LookTwiceError
 from looktwice.images.collection import Picture
 from looktwice.model import AsyncModel
 from looktwice.progress import ERR, say
+from looktwice.signals import ReceivedSignals, leave_soon, stopping_signals
 from looktwice.views import Panel
 
 T = TypeVar("T")
@@ -137,32 +138,24 @@ def _report_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
         loop.default_exception_handler(context)
 
 
-received: list[int] = []
-"""The signals to stop that came so far; the exit code follows from the first."""
-
-
-def stopping_signals() -> list[signal.Signals]:
-    """What ends a run gently: Ctrl-C, and what systemd, Docker, Slurm or a terminal that is closed send.
-
-    One that is ignored on purpose stays so, as under nohup; Ctrl-C also reaches runs in the background.
-    """
-    found = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    return [each for each in found if each is signal.SIGINT or signal.getsignal(each) is not signal.SIG_IGN]
+received = ReceivedSignals()
+"""The exit code follows from the first of them."""
 
 
 def stop(number: int, halt: Callable[[str], None]) -> None:
-    """Have a run send nothing more, by `halt` and its reason; the second signal leaves at once."""
-    received.append(number)
-    if len(received) > 1:
+    """Have a run send nothing more, by `halt` and its reason; a later signal leaves at once."""
+    if received.is_first(number):
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        halt(f"the run was stopped by {name}; run the same command again to resume")
+        say(f"Stopping: waiting for queries in flight ({name} again to exit now) ...")
+    elif received.is_later():
+        leave_soon(128 + number)
         raise SystemExit(128 + number)
-    name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-    halt(f"the run was stopped by {name}; run the same command again to resume")
-    say(f"Stopping: waiting for queries in flight ({name} again to exit now) ...")
 
 
 def exit_code(usual: int) -> int:
     """128 and the signal's number where one other than Ctrl-C stopped the run, as supervisors expect it."""
-    return 128 + received[0] if received and received[0] != signal.SIGINT else usual
+    return usual if received.first in (None, signal.SIGINT) else 128 + received.first
 
 
 def policy_of(model: AsyncModel, decide: DecisionOptions) -> Policy:

@@ -81,7 +81,10 @@ OtherOption = Annotated[
     Help("--classifier", "-c", help="The classifier, if the profile names another place or is not yours; see trust."),
 ]
 ProfileOption = Annotated[Path, Help("--profile", "-p", help="The profile that fit wrote.")]
-PicturesArgument = Annotated[list[Path], typer.Argument(help="Pictures, folders or .npz files.", show_default=False)]
+PicturesArgument = Annotated[
+    list[Path],
+    typer.Argument(help="Pictures, folders or .npz files.", show_default=False, readable=False),  # a bad one has a row
+]
 LabelledArgument = Annotated[Path, typer.Argument(help=LABELLED, show_default=False)]
 TruthsOption = Annotated[Path | None, Help(help=TRUTHS)]
 TruthsColumnOption = Annotated[str, Help(help=TRUTHS_COLUMN, metavar="NAME")]

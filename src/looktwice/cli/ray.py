@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from looktwice.classifiers.base import Terms
 from looktwice.cli.cluster import last_line, running
-from looktwice.cli.console import Output, policy_of, print_json, safe, show_estimate, stop, stopping_signals
+from looktwice.cli.console import Output, policy_of, print_json, safe, show_estimate, stop
 from looktwice.cli.look import tell_drift, tell_unfamiliar
 from looktwice.cli.verdict_folder import VerdictFolder
 from looktwice.decisions.judging import is_unfamiliar
@@ -32,6 +32,7 @@ from looktwice.errors import DataError, FleetError, LookTwiceError
 from looktwice.model import AsyncModel
 from looktwice.progress import ERR, say
 from looktwice.ray import READING, SOURCE, Batch, Scorer, filesystem, listed, read
+from looktwice.signals import stopping_signals
 
 if TYPE_CHECKING:
     import pyarrow as pa

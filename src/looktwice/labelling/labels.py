@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
-from typing import Annotated, BinaryIO, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, model_validator
 
@@ -25,6 +25,8 @@ from looktwice.images.image import shown
 
 COLUMNS = ("file", "label", "not")
 JOURNAL = ".journal"
+BEGINNING = b'{"at":"'
+"""How a journal begins."""
 BEHIND = 100
 """Events by which the table may be behind the journal."""
 Says = Literal["label", "not", "unsure", "skip"]
@@ -111,10 +113,10 @@ class Labels:
         self._hold = files.FileLock(out)
         began = self._journal.exists()
         try:
-            self._file: BinaryIO = self._journal.open("a+b", buffering=0)
-        except OSError as error:
+            self._file = files.open_own(self._journal, BEGINNING, buffering=0)
+        except DataError:
             self._hold.release()
-            raise DataError(f"{str(self._journal)!r} cannot be written ({error.strerror}); change its rights") from None
+            raise
         try:
             self._read()
             if began:

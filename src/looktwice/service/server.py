@@ -9,9 +9,8 @@ import socket
 import sys
 import threading
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import ClassVar
@@ -29,6 +28,7 @@ from looktwice.service.app import ServiceSettings, build
 from looktwice.service.guards import Tokens, check_address
 from looktwice.service.label_studio import Studio
 from looktwice.service.replies import Refusal
+from looktwice.signals import ReceivedSignals, leave_soon, stopping_signals
 
 GRACE = 30
 """Seconds that a shutdown waits for requests."""
@@ -235,26 +235,30 @@ async def answer(app: ASGIApp, limits: Limits, place: Place, listening: socket.s
     lines = [f"Serving at {address(listening, secure=config.is_ssl)} (press Ctrl-C to stop)\n"]
     if elsewhere := outside(listening, secure=config.is_ssl):
         lines.append(f"From a phone or another machine on the network: {elsewhere}\n")
-    with suppress(OSError):
-        sys.stderr.writelines(lines)
-        sys.stderr.flush()
     server = uvicorn.Server(config)
-    server.capture_signals = partial(_ended_by_signals, server)  # type: ignore[method-assign]
-    await server.serve(sockets=[listening])
+    server.capture_signals = nullcontext  # type: ignore  # it would raise the signal again, before the ledger is closed
+    with _ended_by_signals(server):  # before anybody is told that it serves
+        with suppress(OSError):
+            sys.stderr.writelines(lines)
+            sys.stderr.flush()
+        await server.serve(sockets=[listening])
 
 
 @contextmanager
 def _ended_by_signals(server: uvicorn.Server) -> Iterator[None]:
-    """End the server gently at SIGINT, SIGTERM and SIGHUP.
-
-    uvicorn would raise the signal again before the ledger is closed. One that is ignored on purpose stays so.
-    """
+    """The first signal ends the server gently; Ctrl-C after that waits for nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    named = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    handled = [each for each in named if signal.getsignal(each) is not signal.SIG_IGN]
-    before = {each: signal.signal(each, server.handle_exit) for each in handled}
+    received = ReceivedSignals()
+
+    def end(number: int, _: object) -> None:
+        server.should_exit = True
+        if not received.is_first(number) and number == signal.SIGINT and received.is_later():
+            server.force_exit = True
+            leave_soon(128 + number)
+
+    before = {each: signal.signal(each, end) for each in stopping_signals()}
     try:
         yield
     finally:
