@@ -212,6 +212,7 @@ def test_a_signal_stops_a_run_gently_and_a_second_one_at_once(
 ) -> None:
     monkeypatch.setattr("looktwice.cli.console.received", ReceivedSignals())
     monkeypatch.setattr("looktwice.signals.TOGETHER", -1.0)
+    monkeypatch.setattr("looktwice.cli.console.leave_soon", lambda code: None)  # this process stays
     before, run = signal.signal(number, signal.default_int_handler), Stoppable()  # nohup makes tests ignore hang-ups
     try:
         with _interruptible(run) as reasons:
