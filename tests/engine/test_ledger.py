@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -23,7 +24,7 @@ from looktwice.engine.ledger.claims import Account, Claim, Granted, OverBudget, 
 from looktwice.engine.ledger.ledger import Ledger
 from looktwice.engine.ledger.places import close_ledger, open_ledger
 from looktwice.engine.ledger.schema import Entry, Outcome, classifier_id, joined, keys
-from looktwice.engine.ledger.sqlite import default_path
+from looktwice.engine.ledger.sqlite import SqliteDatabase, default_path
 from looktwice.engine.ledger.transaction import RAW_LIMIT
 from looktwice.errors import LedgerError
 
@@ -340,6 +341,19 @@ def test_the_default_path_is_the_projects_or_in_the_users_data_folder(
     assert default_path() == tmp_path / "data" / "looktwice" / "ledger.db"
     (tmp_path / "work" / "looktwice.toml").touch()
     assert default_path() == tmp_path / "work" / ".looktwice" / "ledger.db"
+
+
+def test_the_file_alone_holds_everything_once_the_last_writer_has_closed(tmp_path: Path) -> None:
+    """Also while somebody reads, who would leave the log behind as the last to close."""
+    path = tmp_path / "ledger.db"
+    ledger = Ledger(SqliteDatabase(path))
+    settle(ledger, claim(ledger, [1]), Answer("ant"))
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as reader:
+        assert reader.execute("SELECT COUNT(*) FROM queries").fetchone() == (1,)
+        ledger.close()
+        shutil.copy(path, tmp_path / "copy.db")
+    with closing(sqlite3.connect(tmp_path / "copy.db")) as copy:
+        assert copy.execute("SELECT label FROM queries").fetchall() == [("ant",)]
 
 
 def test_a_session_that_is_busy_goes_on_beating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,11 +98,13 @@ class SqliteDatabase:
         """Move a long log into the file, unless somebody else writes or reads just now."""
         with suppress(OSError, sqlite3.Error):
             if path.with_name(path.name + "-wal").stat().st_size > CHECKPOINT * 4096:
-                self.empty_log()
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def empty_log(self) -> None:
-        """Move the log into the file, so that it holds nothing that was deleted."""
+        """Move the log into the file, after waiting a moment for those who read it."""
+        self._db.execute("PRAGMA busy_timeout=1000")
         self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._db.execute("PRAGMA busy_timeout=0")
 
     def read(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
         with self._reading:
@@ -120,8 +122,8 @@ class SqliteDatabase:
     def close(self) -> None:
         with self._reading:  # a thread may be looking something up
             self._reader.close()
-        with suppress(sqlite3.Error):  # SQLite clears the log away only where it has looked at it
-            self._db.execute("SELECT 1 FROM sessions LIMIT 1").fetchall()
+        with suppress(sqlite3.Error):  # a reader of another process that closes last would leave the log behind
+            self.empty_log()
         self._db.close()
 
 
