@@ -33,7 +33,8 @@ from looktwice.images.collection import Picture, few, find, labelled
 from looktwice.images.datasets import open_labelled
 from looktwice.images.image import WorkingSize, shown
 from looktwice.images.video import is_video_file
-from looktwice.model.model import AsyncModel, ShowProgress
+from looktwice.model.connection import ShowProgress
+from looktwice.model.model import AsyncModel
 from looktwice.transfer.noise import NoiseFile
 from looktwice.transfer.noise import drawn as draw_noise
 from looktwice.transfer.noise import measure as measure_noise

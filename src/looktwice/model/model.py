@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Self, Unpack
@@ -15,7 +15,7 @@ from looktwice.calibration import calibrators, metrics, panels, paper
 from looktwice.calibration.base import Calibrator
 from looktwice.classifiers import trust
 from looktwice.classifiers.base import Pixels
-from looktwice.classifiers.registry import Source, connect, describe, resolve
+from looktwice.classifiers.registry import Source
 from looktwice.decisions import evaluation, fitting, judging, pilot, planning, transferring
 from looktwice.decisions.evaluation import Evaluation, VerdictsLike
 from looktwice.decisions.fitting import Collected, OnCollected
@@ -25,21 +25,15 @@ from looktwice.decisions.policy import DecisionKeywords, DecisionOptions, Policy
 from looktwice.decisions.profile import Profile
 from looktwice.decisions.stream import Monitor
 from looktwice.decisions.transferring import Transferred
-from looktwice.engine import check
-from looktwice.engine.check import Checkup
-from looktwice.engine.engine import Estimate, QueryEngine
-from looktwice.engine.ledger import maintenance
-from looktwice.engine.ledger.maintenance import DayCost
-from looktwice.engine.ledger.places import MEMORY, OFF, POSTGRES
-from looktwice.engine.meter import TYPICAL_SIZE
-from looktwice.engine.options import AskKeywords, AskOptions, ledger_name, ledger_place, open_engine
-from looktwice.engine.outcome import Progress, Unscored
+from looktwice.engine.engine import Estimate
+from looktwice.engine.options import AskKeywords, AskOptions
+from looktwice.engine.outcome import Unscored
 from looktwice.engine.query import OnAnswer, askable
-from looktwice.errors import DataError, FitError, LookTwiceError, ProfileError
+from looktwice.errors import DataError, FitError, ProfileError
 from looktwice.images import datasets, video
 from looktwice.images.collection import Picture, PictureLike, PicturesLike, many, one, with_truths
 from looktwice.images.descriptor import Floats, descriptor
-from looktwice.images.image import Image
+from looktwice.model.connection import Connection, ShowProgress
 from looktwice.plots import figures
 from looktwice.transfer.noise import NoiseFile
 from looktwice.views import CANDIDATES, GENERAL, PROMPTED, Panel, View, questions, render
@@ -48,10 +42,9 @@ from looktwice.views.panels import panel_of
 VIEWS = 8
 """Views that a tuned panel may have, unless more or fewer are asked for."""
 DEFAULTS = DecisionOptions()
-ShowProgress = bool | Callable[[Progress], None]
 
 
-class AsyncModel:
+class AsyncModel(Connection):
     """A black-box classifier that says how sure it is.
 
     `classifier` is a description such as `onnx:model.onnx`, a TOML file, a Python function of one picture (or of a
@@ -70,17 +63,13 @@ class AsyncModel:
         on_answer: OnAnswer | None = None,
         **asking: Unpack[AskKeywords],
     ) -> None:
-        self.classifier = connect(classifier)
-        self.description = describe(classifier, self.classifier)
-        self.options = replace(options or AskOptions(), **asking)
-        if profile and self.options.working_size is None:
-            self.options = replace(self.options, working_size=profile.working_size)
-        self.terms = self.options.terms(self.classifier)
+        options = replace(options or AskOptions(), **asking)
+        if profile and options.working_size is None:
+            options = replace(options, working_size=profile.working_size)
+        super().__init__(classifier, options, profile.seed if profile else 0, progress, on_answer)
         self.profile = profile
         if profile:
             profile.check(self.classifier)
-        self._progress, self._on_answer = progress, on_answer
-        self._engine: QueryEngine | None = None
         self._policies_of: Profile | None = None
         self._policies: dict[DecisionOptions, tuple[Policy, Judging]] = {}
 
@@ -108,78 +97,7 @@ class AsyncModel:
         self.fitted().save(Path(path))
         trust.remember(self.description)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Write what is queued, and let go of the ledger and the classifier; the next call opens them again."""
-        engine, self._engine = self._engine, None
-        await (engine or self.classifier).close()
-
     # Asking ----------------------------------------------------------------------------------------------------------
-
-    @property
-    def engine(self) -> QueryEngine:
-        """The classifier, ledger, pace and budget, opened when first needed."""
-        if self._engine is None:
-            seed = self.profile.seed if self.profile else 0
-            self._engine = open_engine(self.classifier, self.description, self.options, seed)
-            self._engine.on_answer = self._on_answer
-        return self._engine
-
-    @property
-    def asked(self) -> Progress:
-        """What was asked so far, since the ledger and the classifier were opened."""
-        return replace(self._engine.progress) if self._engine else Progress()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the ledger and the classifier are open."""
-        return self._engine is not None
-
-    @property
-    def in_flight(self) -> int:
-        """Calls to the classifier that are in flight."""
-        return self._engine.in_flight if self._engine else 0
-
-    def unavailable(self) -> str | None:
-        """Why no query would be sent now, for people; None if one would be.
-
-        It was stopped, a budget is spent, the ledger failed, or the classifier is rate-limited for longer than the
-        longest wait. Reads the ledger.
-        """
-        return self.engine.runner.unavailable()
-
-    def ledger_name(self) -> str | None:
-        """Where answers are stored, for people; None where they are not."""
-        return ledger_name(self.terms, self.options)
-
-    def days(self) -> list[DayCost]:
-        """What the ledger says that the classifier cost, day by day."""
-        place = ledger_place(self.terms, self.options)
-        if place in (None, OFF, MEMORY) or not (place.startswith(POSTGRES) or Path(place).exists()):
-            return []
-        return [day for day in maintenance.stats(place) if day.fingerprint == self.classifier.fingerprint]
-
-    def sends_to(self) -> tuple[str, ...]:
-        """The addresses to which pictures go, as far as the description tells."""
-        return trust.reach(resolve(self.description)).sends
-
-    def typical_price(self) -> int:
-        """What a question costs, in millionths; by the token, about, for a phone's photo at the working size."""
-        meter = self.options.meter(self.classifier)
-        return meter.quote(*self.terms.working_size.of(*TYPICAL_SIZE)).expected if meter else self.terms.price_micros
-
-    def stop(self, message: str = "the run was stopped") -> None:
-        """Send nothing more until `resume`; what is in flight is waited for and kept."""
-        self.engine.stop(message)
-
-    def resume(self) -> None:
-        """Send again."""
-        self.engine.resume()
 
     async def ask(
         self, pictures: PicturesLike, labels: Sequence[object] | None = None, *, views: Panel | str | None = None
@@ -208,13 +126,6 @@ class AsyncModel:
             return await self.engine.estimate(found, panel_of(views))
         policy = self.policy(options, **decision)
         return await self.engine.estimate(found, policy.panel, policy.screen())
-
-    async def check(self, picture: PictureLike | None = None) -> Checkup:
-        """One picture, or a test card, asked three times: latency, price, limits, and whether answers repeat."""
-        if self.options.batch:
-            raise LookTwiceError("a check asks three times at once, and a batch takes up to a day; leave --batch out")
-        image = Image.of(check.test_card()) if picture is None else one(picture).image(self.terms.working_size)
-        return await check.examine(self.engine, image)
 
     # Learning --------------------------------------------------------------------------------------------------------
 
@@ -533,18 +444,6 @@ class AsyncModel:
         async with self._showing(len(found)) as engine:
             collected = await fitting.collect_for(engine, found, self.fitted(), policy)
         return evaluation.evaluation(collected, self.fitted(), policy, others)
-
-    @asynccontextmanager
-    async def _showing(self, pictures: int | None) -> AsyncIterator[QueryEngine]:
-        """The engine, ready to send, with its progress shown as was asked for."""
-        engine = self.engine
-        if self._progress is False:
-            yield engine
-            return
-        from looktwice.progress import callback_display, shown
-
-        async with shown(engine, pictures, None if self._progress is True else callback_display(self._progress)):
-            yield engine
 
 
 def _labelled(pictures: PicturesLike, labels: Sequence[object] | None) -> Sequence[Picture]:
