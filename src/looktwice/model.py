@@ -20,11 +20,12 @@ from looktwice.classifiers.registry import Source, connect, describe
 from looktwice.decisions import evaluation, fitting, judging, pilot, planning
 from looktwice.decisions.evaluation import Evaluation, VerdictsLike
 from looktwice.decisions.fitting import Collected
-from looktwice.decisions.judging import Judging, Verdict
+from looktwice.decisions.judging import Judging
 from looktwice.decisions.pilot import Choice, Selection, Setting
 from looktwice.decisions.policy import DecisionKeywords, DecisionOptions, Policy
 from looktwice.decisions.profile import Profile, Result
 from looktwice.decisions.stream import ExpectedAccuracy, Monitor
+from looktwice.decisions.verdict import Verdict
 from looktwice.engine import check
 from looktwice.engine.check import Checkup
 from looktwice.engine.engine import Estimate, QueryEngine

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice import AskOptions, DecisionOptions, Model, Profile, Unscored, Verdict, files
-from looktwice.decisions.verdict_files import COLUMNS, record, unscored_record
+from looktwice.decisions.verdict_files import COLUMNS, record
 from looktwice.errors import DataError, MissingExtra
-from looktwice.images.collection import ENDINGS, few, find
+from looktwice.images.collection import ENDINGS, few, find, one
 from looktwice.images.image import encode_png, shown
 
 if TYPE_CHECKING:
@@ -81,15 +81,15 @@ class Scorer:
 
     def verdicts(self, batch: Batch) -> list[Verdict | Unscored]:
         """The verdict on each picture of a batch, or why there is none."""
-        pictures = [b"" if picture is None else picture for picture in batch[self._image]]
-        verdicts = self.model.score(pictures, self._decide)
-        return [replace(verdict, name=str(name)) for verdict, name in zip(verdicts, batch[self._name], strict=True)]
+        rows = zip(batch[self._image], batch[self._name], strict=True)
+        pictures = [one(b"" if content is None else content, str(name)) for content, name in rows]
+        return list(self.model.score(pictures, self._decide))
 
     def table(self, batch: Batch, verdicts: Sequence[Verdict | Unscored]) -> pa.Table:
         """Verdicts as an Arrow table."""
-        records = [unscored_record(each) if isinstance(each, Unscored) else record(each) for each in verdicts]
+        records = map(record, verdicts)
         columns: files.Columns = {**COLUMNS, **dict.fromkeys(self._keep, TEXT)}
-        kept = zip(*(batch[column] for column in self._keep), strict=True) if self._keep else [()] * len(records)
+        kept = zip(*(batch[column] for column in self._keep), strict=True) if self._keep else [()] * len(verdicts)
         return files.arrow_table(columns, [[*row.values(), *more] for row, more in zip(records, kept, strict=True)])
 
     def _note(self, progress: Progress) -> None:

@@ -22,9 +22,9 @@ from looktwice.classifiers.base import Classifier
 from looktwice.classifiers.python import PerObject
 from looktwice.classifiers.registry import Source
 from looktwice.decisions.fitting import Collected
-from looktwice.decisions.judging import Verdict
 from looktwice.decisions.policy import FALSE_ALARMS, DecisionKeywords, DecisionOptions, Unfamiliar
 from looktwice.decisions.profile import Profile
+from looktwice.decisions.verdict import Verdict
 from looktwice.engine.budget import Money
 from looktwice.engine.options import AskKeywords, AskOptions
 from looktwice.engine.outcome import Unscored

@@ -32,8 +32,8 @@ from looktwice.cli import console
 from looktwice.decisions import evaluation
 from looktwice.decisions.evaluation import Evaluation
 from looktwice.decisions.fitting import Collected
-from looktwice.decisions.judging import percent
 from looktwice.decisions.profile import Profile, Result
+from looktwice.decisions.verdict import percent
 from looktwice.engine import options as session
 from looktwice.files import make_folder
 from looktwice.images.collection import Picture, labelled

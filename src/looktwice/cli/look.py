@@ -23,9 +23,9 @@ from looktwice.cli.console import (
     say_reach,
     watched,
 )
-from looktwice.decisions.judging import Verdict, alternatives, is_unfamiliar, percent
 from looktwice.decisions.policy import DecisionOptions, Policy
 from looktwice.decisions.stream import Observation, Stream
+from looktwice.decisions.verdict import Verdict, alternatives, is_unfamiliar, percent
 from looktwice.decisions.verdict_files import ScoreFile
 from looktwice.engine.options import run
 from looktwice.engine.outcome import Cause, Unscored
@@ -255,7 +255,7 @@ def _show(verdict: Verdict | Unscored, json: bool) -> None:
         if verdict.unfamiliar_because:
             warning = f"Unlike the pictures it was fitted on: {safe(verdict.unfamiliar_because)}."
             OUT.print(f"  [yellow]{warning}[/yellow]", highlight=False, soft_wrap=True)
-        OUT.print(f"  [dim]{safe(verdict.sentence())}[/dim]", highlight=False, soft_wrap=True)
+        OUT.print(f"  [dim]{safe(verdict.sentence)}[/dim]", highlight=False, soft_wrap=True)
         if verdict.prediction_set is not None:
             labels = alternatives(verdict.prediction_set)
             OUT.print(f"  [dim]Prediction set: {safe(labels)}.[/dim]", highlight=False, soft_wrap=True)

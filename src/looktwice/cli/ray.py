@@ -20,10 +20,10 @@ from looktwice.cli.cluster import last_line, running
 from looktwice.cli.console import Output, policy_of, print_json, safe, show_estimate, stop, stopping_signals
 from looktwice.cli.look import tell_drift, tell_unfamiliar
 from looktwice.cli.verdict_folder import VerdictFolder
-from looktwice.decisions.judging import is_unfamiliar
 from looktwice.decisions.policy import DecisionOptions
 from looktwice.decisions.profile import Profile
 from looktwice.decisions.stream import Observation, Stream
+from looktwice.decisions.verdict import is_unfamiliar
 from looktwice.engine.engine import Estimate
 from looktwice.engine.ledger.places import OFF, POSTGRES
 from looktwice.engine.options import AskOptions, ledger_name

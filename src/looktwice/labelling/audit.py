@@ -14,7 +14,7 @@ import numpy as np
 
 from looktwice.calibration.metrics import wilson
 from looktwice.calibration.votes import Bools, Counts, Floats, Places
-from looktwice.decisions.stored import StoredVerdict
+from looktwice.decisions.verdict import Verdict
 from looktwice.errors import DataError
 
 STRATA = 12
@@ -46,13 +46,13 @@ class Share:
 class Audit:
     """The accepted verdicts of a run, in strata: which to label next, and the error rate estimated from labels."""
 
-    verdicts: Sequence[StoredVerdict]
+    verdicts: Sequence[Verdict]
     seed: int = 0
 
     @classmethod
-    def of(cls, found: Sequence[StoredVerdict], seed: int = 0) -> Audit:
+    def of(cls, found: Sequence[Verdict], seed: int = 0) -> Audit:
         """An audit of the accepted verdicts among these; of all, if none has a decision."""
-        accepted = [verdict for verdict in found if verdict.decision != "review"]
+        accepted = [verdict for verdict in found if verdict.decision != "review" and not verdict.held]
         if not accepted:
             raise DataError("no verdict is accepted, so there is nothing to audit; score with a larger --max-error")
         return cls(accepted, seed)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from looktwice.calibration.votes import Row, Votes
 from looktwice.decisions.fitting import labelled_votes
-from looktwice.decisions.stored import StoredVerdict
+from looktwice.decisions.stored import returned_labels
+from looktwice.decisions.verdict import Verdict
 from looktwice.engine.outcome import Cause
 from looktwice.errors import LookTwiceError
 from looktwice.images.collection import Picture
@@ -82,7 +83,7 @@ class LabellingSession:
     vocabulary: tuple[str, ...] = ()
     """The labels that the classifier is known to return."""
     asking: Asking | None = None
-    verdicts: Sequence[StoredVerdict] = ()
+    verdicts: Sequence[Verdict] = ()
     """Existing verdicts about the pictures, whose labels are offered."""
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
     """Those that the page shows, for people to accept or correct."""
@@ -94,7 +95,7 @@ class LabellingSession:
 
     def __post_init__(self) -> None:
         self._queue = Queue(self.order)
-        self._named = {verdict.name: verdict.named() for verdict in self.verdicts}
+        self._named = {verdict.name: returned_labels(verdict) for verdict in self.verdicts}
         self._failed = set[str]()
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
