@@ -12,10 +12,9 @@ from functools import cached_property
 
 import numpy as np
 
-from looktwice.calibration.metrics import wilson
-from looktwice.calibration.votes import Bools, Counts, Floats, Places
-from looktwice.decisions.verdict import Verdict
+from looktwice import metrics
 from looktwice.errors import DataError
+from looktwice.model import Bools, Counts, Floats, Places, Verdict
 
 STRATA = 12
 FEWEST = 4
@@ -129,5 +128,5 @@ def share(sizes: Counts, count: Counts, errors: Counts, expected: Floats) -> Sha
         return Share(value, value, value, int(count.sum()))
     smooth = float(weight @ rate)
     worth = smooth * (1.0 - smooth) / variance
-    low, high = wilson(value * worth, worth)
+    low, high = metrics.wilson(value * worth, worth)
     return Share(value, float(low), float(high), int(count.sum()))

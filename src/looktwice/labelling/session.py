@@ -6,19 +6,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from looktwice.calibration.votes import Row, Votes
-from looktwice.decisions.fitting import labelled_votes
-from looktwice.decisions.stored import returned_labels
-from looktwice.decisions.verdict import Verdict
-from looktwice.engine.outcome import Cause
 from looktwice.errors import LookTwiceError
-from looktwice.images.collection import Picture
 from looktwice.labelling.audit import Audit
 from looktwice.labelling.labels import Click, Labels
 from looktwice.labelling.queue import BUTTONS, Queue, options
 from looktwice.labelling.summary import AuditSummary, LabelSummary, Summary, summarise
-from looktwice.model import AsyncModel
-from looktwice.views import Panel
+from looktwice.model import AsyncModel, Cause, Panel, Picture, Row, Verdict, Votes, labelled_votes, returned_labels
 
 PRELOADED = 4
 """Pictures assigned to a window at a time: the one it shows and those it preloads."""

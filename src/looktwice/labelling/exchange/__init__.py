@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from looktwice import files
 from looktwice.errors import DataError
-from looktwice.images.image import shown
 from looktwice.labelling.labels import Click, Says, table
+from looktwice.model import shown
 
 
 def click(tool: str, file: str, says: Says, labels: tuple[str, ...]) -> Click:

@@ -15,12 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from looktwice.decisions.verdict import Verdict
-from looktwice.engine.outcome import Unscored
 from looktwice.errors import DataError, ImageError
-from looktwice.images.collection import Picture
-from looktwice.images.decode import decode, load
-from looktwice.images.image import MAX_PIXELS, Image, WorkingSize
+from looktwice.model import MAX_PIXELS, Image, Picture, Unscored, Verdict, WorkingSize, decode, load
 
 if TYPE_CHECKING:
     from datasets import Dataset

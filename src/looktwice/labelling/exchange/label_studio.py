@@ -19,13 +19,10 @@ from urllib.parse import quote
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from looktwice import files
-from looktwice.decisions.stored import returned_labels
-from looktwice.decisions.verdict import Verdict
 from looktwice.errors import DataError
-from looktwice.images.collection import Picture
-from looktwice.images.image import WorkingSize, data_url
 from looktwice.labelling.exchange import click
 from looktwice.labelling.labels import Click, Name, Says, Word
+from looktwice.model import Picture, Verdict, WorkingSize, data_url, returned_labels
 from looktwice.service.label_interface import NONE, UNSURE, Interface, configuration
 
 SIDE = 1280

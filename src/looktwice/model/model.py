@@ -23,16 +23,16 @@ from looktwice.decisions.fitting import Collected
 from looktwice.decisions.judging import Judging
 from looktwice.decisions.pilot import Choice, Selection, Setting
 from looktwice.decisions.policy import DecisionKeywords, DecisionOptions, Policy
-from looktwice.decisions.profile import Profile, Result
-from looktwice.decisions.stream import ExpectedAccuracy, Monitor
+from looktwice.decisions.profile import Profile
+from looktwice.decisions.stream import Monitor
 from looktwice.decisions.verdict import Verdict
 from looktwice.engine import check
 from looktwice.engine.check import Checkup
 from looktwice.engine.engine import Estimate, QueryEngine
 from looktwice.engine.meter import TYPICAL_SIZE
 from looktwice.engine.options import AskKeywords, AskOptions, open_engine
-from looktwice.engine.outcome import Cause, Progress, Unscored
-from looktwice.engine.query import AnswerEvent, OnAnswer, askable
+from looktwice.engine.outcome import Progress, Unscored
+from looktwice.engine.query import OnAnswer, askable
 from looktwice.errors import DataError, FitError, LookTwiceError, ProfileError, ViewError
 from looktwice.images import datasets, video
 from looktwice.images.collection import Picture, PictureLike, PicturesLike, many, one, with_truths
@@ -40,29 +40,6 @@ from looktwice.images.descriptor import Floats, descriptor
 from looktwice.images.image import Image
 from looktwice.plots import figures
 from looktwice.views import CANDIDATES, GENERAL, GENERAL16, PROMPTED, Panel, View, questions, render
-
-__all__ = [
-    "AnswerEvent",
-    "AskOptions",
-    "AsyncModel",
-    "Cause",
-    "DecisionOptions",
-    "ExpectedAccuracy",
-    "Monitor",
-    "OnAnswer",
-    "Picture",
-    "Pixels",
-    "Policy",
-    "Profile",
-    "Progress",
-    "Result",
-    "Sized",
-    "Tuned",
-    "Unscored",
-    "Verdict",
-    "panel_of",
-]
-"""The models and the values that they take and give."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -73,6 +50,7 @@ VIEWS = 8
 """Views that a tuned panel may have, unless more or fewer are asked for."""
 DEFAULTS = DecisionOptions()
 ShowProgress = bool | Callable[[Progress], None]
+OnCollected = Callable[[Collected], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,18 +237,20 @@ class AsyncModel:
         calibrator: Calibrator | str = "jury",
         adaptive: bool = False,
         max_error: float | None = None,
+        on_collected: OnCollected | None = None,
     ) -> Profile:
         """Learn how far to trust the classifier, from pictures whose truth is known.
 
         `pictures` is a collection with truths (a folder with one folder per class or with `labels.csv`, an `.npz`, an
         official data set), or pictures with `labels`. `adaptive` asks sixteen views, so that later looks can ask more
         about unsure pictures, if 200 answers or more were wrong; `max_error` lets them stop by whether an answer would
-        still be accepted at that error.
+        still be accepted at that error. `on_collected` is called with the answers before they teach; by default a
+        warning tells of those that are missing.
         """
         family = calibrators.named(calibrator)
         panel, found = panel_of(views, adaptive), _labelled(pictures, labels)
         fitting.check_teachable(found)
-        collected = await self._collected(found, panel)
+        collected = await self._collected(found, panel, on_collected or _warn)
         return self.learn(collected, family, fixed=None if views else len(GENERAL), max_error=max_error)
 
     def learn(
@@ -514,18 +494,11 @@ class AsyncModel:
             collected = await fitting.collect_for(engine, found, self.fitted(), policy)
         return evaluation.evaluation(collected, self.fitted(), policy, others)
 
-    async def _collected(self, pictures: Sequence[Picture], panel: Panel) -> Collected:
+    async def _collected(self, pictures: Sequence[Picture], panel: Panel, on_collected: OnCollected) -> Collected:
         async with self._showing(len(pictures)) as engine:
             collected = await fitting.collect(engine, pictures, panel)
             _check_complete(engine)
-        if collected.unscored:
-            first = collected.unscored[0]
-            problem = f"{len(collected.unscored)} of {len(pictures)} pictures were not scored, such as {first.name}"
-            warnings.warn(f"{problem}: {first.message}", stacklevel=2)
-        if disputed := collected.distinct().disputed:
-            one, other = disputed[0]
-            same = f"{len(disputed)} pictures are the same as others and have another truth"
-            warnings.warn(f"{same}, such as {other} and {one}: the first truth counts", stacklevel=2)
+        on_collected(collected)
         return collected
 
     @asynccontextmanager
@@ -562,6 +535,17 @@ def _labelled(pictures: PicturesLike, labels: Sequence[object] | None) -> Sequen
     if any(picture.truth is None and not picture.excluded for picture in found):
         raise FitError("the truth of every picture is needed; give labels, or a collection that has them")
     return found
+
+
+def _warn(collected: Collected) -> None:
+    if collected.unscored:
+        first, pictures = collected.unscored[0], len(collected.unscored) + len(collected.votes)
+        problem = f"{len(collected.unscored)} of {pictures} pictures were not scored, such as {first.name}"
+        warnings.warn(f"{problem}: {first.message}", stacklevel=2)
+    if disputed := collected.distinct().disputed:
+        one, other = disputed[0]
+        same = f"{len(disputed)} pictures are the same as others and have another truth"
+        warnings.warn(f"{same}, such as {other} and {one}: the first truth counts", stacklevel=2)
 
 
 def _check_complete(engine: QueryEngine) -> None:
