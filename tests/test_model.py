@@ -378,7 +378,7 @@ def test_a_picture_in_any_form_gets_the_same_verdict(tmp_path: Path, profile: Pr
     Pillow.fromarray(IMAGES[0]).save(path)
     forms = [path, str(path), path.read_bytes(), Pillow.open(path), IMAGES[0], lt.Image.of(IMAGES[0])]
     with lt.Model(brightest, profile) as model:
-        verdicts = [replace(model.look(form), name="") for form in forms]
+        verdicts = [model.look(form).model_copy(update={"name": ""}) for form in forms]
     assert verdicts == [verdicts[0]] * len(forms)
 
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from looktwice.calibration.votes import Votes as Votes
     from looktwice.classifiers.registry import connect as connect
     from looktwice.decisions.evaluation import Evaluation as Evaluation
-    from looktwice.decisions.judging import Verdict as Verdict
     from looktwice.decisions.policy import DecisionOptions as DecisionOptions
     from looktwice.decisions.profile import Profile as Profile
+    from looktwice.decisions.verdict import Verdict as Verdict
     from looktwice.engine.engine import QueryEngine as QueryEngine
     from looktwice.engine.options import AskOptions as AskOptions
     from looktwice.engine.outcome import Unscored as Unscored
@@ -48,7 +48,7 @@ _HOMES = {
     "LookTwice": "sklearn",
     "LookTwiceError": "errors",
     "Unscored": "engine.outcome",
-    "Verdict": "decisions.judging",
+    "Verdict": "decisions.verdict",
     "Votes": "calibration.votes",
     "connect": "classifiers.registry",
 }

@@ -19,8 +19,8 @@ from support.engines import engine_for
 
 from looktwice.classifiers.registry import connect
 from looktwice.decisions import judging
-from looktwice.decisions.judging import Verdict
 from looktwice.decisions.profile import Profile
+from looktwice.decisions.verdict import Verdict
 from looktwice.images.collection import Picture
 from looktwice.images.decode import decode
 from looktwice.images.image import encode_jpeg, encode_png
@@ -68,9 +68,9 @@ async def test_a_raw_body_a_form_and_base64_get_the_verdict_that_the_library_giv
         assert (said["label"], said["confidence"], said["sentence"]) == (
             verdict.label,
             pytest.approx(verdict.confidence),
-            verdict.sentence(),
+            verdict.sentence,
         )
-        assert said["votes"] == [{"view": view, "label": label} for view, label in verdict.votes]
+        assert said["asked"] == [asked.model_dump() for asked in verdict.asked]
 
 
 def test_several_pictures_get_one_verdict_each_and_a_bad_one_its_reason(service: Service) -> None:
@@ -91,7 +91,7 @@ def test_a_burst_of_photos_gives_one_verdict(service: Service) -> None:
     reply = service.form("/v1/burst", *[(f"{n}.png", photo) for n in range(3)])
     said = reply.json()
     assert reply.status == 200
-    assert [vote["view"] for vote in said["votes"]] == ["photo 2", "photo 3"]
+    assert [asked["view"] for asked in said["asked"]] == ["again", "photo 2", "photo 3"]
     assert said["queries"] == 3
     assert said["decision"] is None
     assert service.form("/v1/burst", ("1.png", photo)).status == 400
@@ -105,7 +105,7 @@ def test_a_burst_may_be_a_video_as_it_is(service: Service, tmp_path: Path) -> No
     writer.release()
     reply = service.post("/v1/burst?frames=3", film.read_bytes(), "video/mp4")
     assert reply.status == 200
-    assert [vote["view"] for vote in reply.json()["votes"]] == ["photo 2", "photo 3"]
+    assert [asked["view"] for asked in reply.json()["asked"]] == ["again", "photo 2", "photo 3"]
     lonely = service.post("/v1/burst", clothes()[2], "image/png")
     assert (lonely.status, "or a video" in lonely.json()["detail"]) == (400, True)
 
@@ -123,7 +123,7 @@ def test_events_tell_the_picture_its_views_each_answer_and_the_verdict(service: 
     answers = {said["place"]: said["label"] for name, said in told if name == "answer"}
     verdict = dict(told)["verdict"]
     assert verdict == service.form("/v1/look", ("shirt.png", shirt)).json()
-    assert answers == {0: verdict["base"]} | {n: vote["label"] for n, vote in enumerate(verdict["votes"], 1)}
+    assert answers == {place: asked["label"] for place, asked in enumerate(verdict["asked"])}
     views = {said["place"]: said["picture"] for name, said in told if name == "view"}
     mirrored = decode(base64.b64decode(views[1].partition(",")[2]), "mirrored").pixels
     assert (mirrored == decode(shirt, "shirt").pixels[:, ::-1]).all()
@@ -133,7 +133,7 @@ def test_events_of_a_burst_tell_each_photo(service: Service) -> None:
     one, two, *_ = clothes()
     told = events(service.form("/v1/burst/events", ("a", one), ("b", two)).body)
     assert sorted(said["place"] for name, said in told if name == "answer") == [0, 1]
-    assert told[-1][1]["votes"][0]["label"] == next(s["label"] for n, s in told if n == "answer" and s["place"] == 1)
+    assert told[-1][1]["asked"][1]["label"] == next(s["label"] for n, s in told if n == "answer" and s["place"] == 1)
 
 
 def events(body: bytes) -> list[tuple[str, dict[str, Any]]]:

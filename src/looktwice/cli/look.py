@@ -356,6 +356,6 @@ def _show(verdict: Verdict | Unscored, json: bool) -> None:
     OUT.print(f"[bold]{safe(verdict.label)}[/bold] {share}{decision} {safe(verdict.name)}", highlight=False)
     if verdict.unfamiliar_because:
         show(f"  [yellow]Unlike the pictures it was fitted on: {safe(verdict.unfamiliar_because)}.[/yellow]")
-    show(f"  [dim]{safe(verdict.sentence())}[/dim]")
+    show(f"  [dim]{safe(verdict.sentence)}[/dim]")
     if verdict.prediction_set is not None:
         show(f"  [dim]Prediction set: {safe(alternatives(verdict.prediction_set))}.[/dim]")

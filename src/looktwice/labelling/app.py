@@ -14,10 +14,9 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from starlette.types import ASGIApp
 
 from looktwice.errors import LookTwiceError
-from looktwice.images.collection import Picture
-from looktwice.images.image import WorkingSize, encode_jpeg, encode_png
 from looktwice.labelling.labels import Click, Token
 from looktwice.labelling.session import LabellingSession
+from looktwice.model import Picture, WorkingSize, encode_jpeg, encode_png
 from looktwice.service import Limits, Place, bodies
 from looktwice.service.admission import Admission
 from looktwice.service.app import PageFiles, add_refusals

@@ -20,8 +20,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, 
 
 from looktwice import files
 from looktwice.errors import DataError
-from looktwice.images.collection import FILE_COLUMNS, read_header, read_truths
-from looktwice.images.image import shown
+from looktwice.model import FILE_COLUMNS, read_header, read_truths, shown
 
 COLUMNS = ("file", "label", "not")
 JOURNAL = ".journal"

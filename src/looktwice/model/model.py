@@ -19,12 +19,13 @@ from looktwice.classifiers.registry import Source
 from looktwice.decisions import evaluation, fitting, judging, pilot, planning, transferring
 from looktwice.decisions.evaluation import Evaluation, VerdictsLike
 from looktwice.decisions.fitting import Collected, OnCollected
-from looktwice.decisions.judging import Judging, Verdict
+from looktwice.decisions.judging import Judging
 from looktwice.decisions.pilot import Choice, Selection, Sized, Tuned
 from looktwice.decisions.policy import DecisionKeywords, DecisionOptions, Policy
 from looktwice.decisions.profile import Profile
 from looktwice.decisions.stream import Monitor
 from looktwice.decisions.transferring import Transferred
+from looktwice.decisions.verdict import Verdict
 from looktwice.engine.engine import Estimate
 from looktwice.engine.options import AskKeywords, AskOptions
 from looktwice.engine.outcome import Unscored

@@ -20,9 +20,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from looktwice import __version__
-from looktwice.decisions.stored import ReviewFolder
 from looktwice.errors import ImageError, LookTwiceError
-from looktwice.model import AsyncModel, DecisionOptions, OnAnswer, Picture, Verdict
+from looktwice.model import AsyncModel, DecisionOptions, OnAnswer, Picture, ReviewFolder, Verdict
 from looktwice.service import Limits, bodies, documentation, events, profiles
 from looktwice.service.admission import Admission
 from looktwice.service.bodies import Opened, Upload

@@ -15,9 +15,7 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from looktwice.errors import ImageError
-from looktwice.images.decode import decode, is_video
-from looktwice.images.image import Image, WorkingSize, encode_png, shown
-from looktwice.images.video import FRAMES, frames
+from looktwice.model import FRAMES, Image, WorkingSize, decode, encode_png, is_video, shown, video_frames
 from looktwice.service import Limits
 from looktwice.service.replies import Refusal
 
@@ -129,7 +127,7 @@ async def photos(request: Request, limits: Limits, size: WorkingSize) -> list[Up
 def _frames(upload: Upload, count: int, size: WorkingSize, limits: Limits) -> list[Upload]:
     try:
         with Opened.decoding:
-            found = frames(upload.data, upload.name, count, size, limits.pixels)
+            found = video_frames(upload.data, upload.name, count, size, limits.pixels)
     except ImageError as error:
         raise Refusal("picture", str(error)) from None
     named = [upload.name, *(f"{upload.name}#{place}" for place in range(2, len(found) + 1))]

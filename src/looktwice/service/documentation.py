@@ -10,10 +10,11 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from looktwice.model import Verdict
 from looktwice.service import events
 from looktwice.service.bodies import EXAMPLE, FORM, JSON, PictureBody, PicturesBody
 from looktwice.service.profiles import ProfileReply
-from looktwice.service.replies import CODES, PROBLEM, LooksReply, VerdictReply
+from looktwice.service.replies import CODES, PROBLEM, LooksReply
 
 Route = dict[str, Any]
 """Keyword arguments of a FastAPI route, or a part of an OpenAPI document."""
@@ -78,7 +79,7 @@ _SEVERAL = _body(
     (),
     {"images": [{"image": EXAMPLE}, {"image": EXAMPLE}]},
 )
-_VERDICT: Route = {"response_model": VerdictReply, "responses": _PICTURE_PROBLEMS}
+_VERDICT: Route = {"response_model": Verdict, "responses": _PICTURE_PROBLEMS}
 _EVENTS: Route = {
     "response_class": Response,
     "responses": {

@@ -7,8 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from looktwice.images.image import WorkingSize, data_url, shrunk
-from looktwice.model import AnswerEvent, OnAnswer, Picture, Pixels
+from looktwice.model import AnswerEvent, OnAnswer, Picture, Pixels, WorkingSize, data_url, shrunk
 from looktwice.service.replies import Refusal
 
 TYPE = "text/event-stream"

@@ -104,7 +104,7 @@ class Looks:
                 on_answer(event._replace(place=places[event.name]))
 
         verdict = await self._verdict(photos[0].name, lambda: self.model.score_burst(named, on_answer=by_photo))
-        return replace(verdict, name=photos[0].name)
+        return verdict.model_copy(update={"name": photos[0].name})
 
     async def close(self) -> None:
         """Accept nothing more, and wait for the looks in progress."""
