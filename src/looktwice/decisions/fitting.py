@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from looktwice import __version__
 from looktwice.calibration import crossfit, risk
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.calibrators import dump
@@ -369,7 +368,6 @@ def _profile(
     uses_scores = isinstance(fitted, Jury) and fitted.scored is not None
     held_out = replace(held_out, evidence="scores" if uses_scores else "labels")
     return Profile(
-        looktwice=__version__,
         classifier=description,
         fingerprint=collected.fingerprint,
         reading=collected.reading,

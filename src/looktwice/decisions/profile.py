@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from looktwice import files
+from looktwice import __version__, files
 from looktwice.calibration import base, calibrators, metrics, panels, risk
 from looktwice.calibration.conformal import AdaptiveSets, Conformal, SetKind, SetMaker
 from looktwice.calibration.crossfit import ONE_QUERY, OWN, Evidence, Outcome
@@ -208,7 +208,7 @@ class Profile(_Part):
     """Everything needed to repeat a verdict, and how good such verdicts were."""
 
     schema_version: Literal[1] = 1
-    looktwice: str
+    looktwice: str = Field(default_factory=lambda: __version__)
     classifier: str
     """The classifier as it was described; credentials are named by their environment variables."""
     fingerprint: str
