@@ -320,7 +320,7 @@ def learn(
     usual = crossfit.joined([(trial.usual.steps[own], trial.places) for trial in trials]).of_rows(even)
     adaptive = _adaptive(calibrator, collected, n_selection, aim, stopping.price(trials, aim), stopped)
     adaptive = adaptive.model_copy(update={"expected": Expected.of(stopped, usual)})
-    curve = tuple(Result.point(step) for step in steps)
+    curve = tuple(Result.of(step, intervals=False) for step in steps)
     return profile.model_copy(update={"curve": curve, "adaptive": adaptive, "renderer": renderer(collected.panel)})
 
 

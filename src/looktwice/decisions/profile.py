@@ -69,16 +69,10 @@ class Result(_Part):
     """What the calibrator looked at."""
 
     @classmethod
-    def of(cls, outcome: Outcome) -> Self:
-        """The figures of an outcome with their 95 % intervals."""
-        ends = asdict(outcome.intervals())
-        figures = {key: Figure.of(value, ends[key]) for key, value in asdict(outcome.scores()).items()}
-        return cls(calibrator=outcome.name, queries=outcome.queries, figures=figures, evidence=outcome.evidence)
-
-    @classmethod
-    def point(cls, outcome: Outcome) -> Self:
-        """The figures without their intervals, as a curve has many of them."""
-        figures = {key: Figure.of(value, None) for key, value in asdict(outcome.scores()).items()}
+    def of(cls, outcome: Outcome, intervals: bool = True) -> Self:
+        """The figures of an outcome, with their 95 % intervals unless they are points of a curve."""
+        ends = asdict(outcome.intervals()) if intervals else {}
+        figures = {key: Figure.of(value, ends.get(key)) for key, value in asdict(outcome.scores()).items()}
         return cls(calibrator=outcome.name, queries=outcome.queries, figures=figures, evidence=outcome.evidence)
 
     def title(self) -> str:
