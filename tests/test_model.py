@@ -324,7 +324,7 @@ def test_a_forked_process_ends_as_it_wants_to_though_the_model_is_asking(tmp_pat
 def test_nothing_is_learned_from_a_part_of_the_pictures() -> None:
     async def stopped() -> None:
         async with lt.AsyncModel(brightest, on_answer=lambda _: model.stop()) as model:
-            with pytest.raises(DataError, match="the run was stopped"):
+            with pytest.raises(lt.LookTwiceError, match="the run was stopped"):
                 await model.fit(IMAGES, LABELS.tolist(), views=VIEWS)
             assert model.profile is None
             model._on_answer = model.engine.on_answer = None

@@ -43,7 +43,7 @@ from workshop import PANEL, call, run, write_pictures, write_profile
 from looktwice import AsyncModel, Model
 from looktwice.classifiers.registry import read_toml
 from looktwice.cli.app import app
-from looktwice.cli.options import _machines as machines
+from looktwice.cli.look import _machines as machines
 from looktwice.decisions import judging
 from looktwice.decisions.evaluation import Evaluation
 from looktwice.decisions.planning import strictest_guarantee
@@ -103,7 +103,7 @@ def test_the_command_line_has_every_option(name: str) -> None:
 
 
 PYTHON = {
-    "fit": {"noise": "calibration.paper:Transfer"},
+    "fit": {},
     "tune": {"sizes": "blocking:Model.tune_sizes", "paper": "blocking:Model.search", "draws": "blocking:Model.search"},
     "look": {"burst": "blocking:Model.burst", "frames": "blocking:Model.burst"},
     "score": {"verify": "decisions.verdict_files:ScoreFile"},
@@ -134,7 +134,8 @@ def test_the_library_takes_what_the_command_takes(name: str) -> None:
     options -= {*options_of(AskOptions), *signature(machines).parameters, "help"}
     options -= set(options_of(DecisionOptions)) if name in ("look", "score", "evaluate") else set()
     elsewhere = {option: place for option, place in (FILES | PYTHON[name]).items() if option in options}
-    taken = set(signature(getattr(Model, name)).parameters) - {"self", "labels", "options", "decision", "on_answer"}
+    listeners = {"on_answer", "on_collected"}
+    taken = set(signature(getattr(Model, name)).parameters) - {"self", "labels", "options", "decision", *listeners}
     called = {"pictures": "picture"} if name in ("look", "check") else {}
     assert {called.get(option, option) for option in options - set(elsewhere)} == taken
     assert all(callable(resolve_name(f"looktwice.{place}")) for place in elsewhere.values())

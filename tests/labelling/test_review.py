@@ -20,11 +20,11 @@ from test_label_page import CHROMIUM, browser, inspect, offered, press, unpack, 
 from workshop import command, run
 
 from looktwice.cli import label as cli_label
+from looktwice.cli.app import app
 from looktwice.decisions.stored import doubtful, expected_cost, read
 from looktwice.errors import DataError, MissingExtra
 from looktwice.images.collection import labelled
 from looktwice.labelling.audit import Audit
-from looktwice.service import Place
 
 __all__ = ["browser"]
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
@@ -227,5 +227,5 @@ def test_without_a_server_nothing_is_begun(scored: Path, tmp_path: Path, monkeyp
     monkeypatch.setitem(sys.modules, "looktwice.labelling.app", None)
     monkeypatch.setattr(cli_label, "PARTS", {"looktwice.labelling.app"})  # as if that were a part that is missing
     with pytest.raises(MissingExtra, match=r"looktwice\[serve\]"):
-        cli_label.review(scored / "verdicts.csv", scored / "photos", [], tmp_path / "labels.csv", Place(port=0))
+        app(["review", str(scored / "verdicts.csv"), str(scored / "photos"), "-o", str(tmp_path / "labels.csv")])
     assert list(tmp_path.iterdir()) == []
