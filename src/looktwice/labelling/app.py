@@ -18,9 +18,8 @@ from looktwice.labelling.labels import Click, Token
 from looktwice.labelling.session import LabellingSession
 from looktwice.model import Picture, WorkingSize, encode_jpeg, encode_png
 from looktwice.service import Limits, Place, bodies
-from looktwice.service.admission import Admission
 from looktwice.service.app import PageFiles, add_refusals
-from looktwice.service.guards import Counters, Guard, Tokens, check_address
+from looktwice.service.guards import Admission, Counters, Guard, Tokens, check_address
 from looktwice.service.replies import Refusal
 from looktwice.service.server import answer, listen, run_async
 

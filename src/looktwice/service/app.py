@@ -24,9 +24,8 @@ from looktwice import __version__
 from looktwice.errors import ImageError, LookTwiceError
 from looktwice.model import AsyncModel, DecisionOptions, OnAnswer, Picture, Pixels, ReviewFolder, Verdict
 from looktwice.service import Limits, bodies, documentation, events, profiles
-from looktwice.service.admission import Admission
 from looktwice.service.bodies import Opened
-from looktwice.service.guards import Counters, Guard, Tokens
+from looktwice.service.guards import Admission, Counters, Guard, Tokens
 from looktwice.service.label_studio import Backend, Studio
 from looktwice.service.looks import Looks
 from looktwice.service.metrics import Metrics

@@ -18,7 +18,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 
 
-class Metrics(Counters):
+class Metrics(Counters, Collector):
     """Counts what becomes of requests, and reads the rest from the model and the monitor when it is asked."""
 
     def __init__(self, looks: Looks) -> None:
@@ -35,7 +35,8 @@ class Metrics(Counters):
         self._unfamiliar = Counter(
             "looktwice_unfamiliar", "Pictures unlike the labelled ones that were asked about", registry=self._registry
         )
-        self._registry.register(_State(looks))
+        self._looks = looks
+        self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
     def count_verdict(self, verdict: Verdict, seconds: float) -> None:
@@ -57,14 +58,8 @@ class Metrics(Counters):
         """Everything, as Prometheus reads it."""
         return generate_latest(self._registry)
 
-
-class _State(Collector):
-    """What the model and the monitor know when they are asked."""
-
-    def __init__(self, looks: Looks) -> None:
-        self._looks = looks
-
     def collect(self) -> Iterator[Metric]:
+        """What the model and the monitor know now."""
         looks, model, progress = self._looks, self._looks.model, self._looks.model.asked
         about = {
             "version": __version__,
