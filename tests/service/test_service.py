@@ -24,7 +24,7 @@ from looktwice.decisions.verdict import Verdict
 from looktwice.images.collection import Picture
 from looktwice.images.decode import decode
 from looktwice.images.image import encode_jpeg, encode_png
-from looktwice.service.bodies import Opened, Upload
+from looktwice.service.bodies import Opened
 
 LIMITS = {"body": 200_000, "pixels": 40_000, "pictures": 4}
 JSON = "application/json"
@@ -52,7 +52,7 @@ async def test_a_raw_body_a_form_and_base64_get_the_verdict_that_the_library_giv
     service: Service, profile: Path
 ) -> None:
     shirt = clothes()[0]
-    picture = Picture("shirt", None, Opened(Upload("shirt", shirt), 10_000))
+    picture = Picture("shirt", None, Opened(shirt, 10_000))
     engine = engine_for(connect(DEMO / "fashion.toml"))
     (verdict,) = [v async for v in judging.look(engine, [picture], Profile.load(profile))]
     assert isinstance(verdict, Verdict)
@@ -262,6 +262,14 @@ def test_every_reply_carries_the_headers_that_keep_strangers_out(service: Servic
 
 
 # The description
+
+
+def test_the_description_has_every_field_of_a_verdict_with_its_words(service: Service) -> None:
+    schemas = service.get("/openapi.json").json()["components"]["schemas"]
+    said = service.post("/v1/look", clothes()[0]).json()
+    assert set(schemas["Verdict"]["properties"]) == set(said)
+    assert set(schemas["Asked"]["properties"]) == set(said["asked"][0])
+    assert "must not be accepted" in schemas["Verdict"]["properties"]["held"]["description"]
 
 
 def test_no_request_that_the_description_allows_or_forbids_breaks_the_service(service: Service, tmp_path: Path) -> None:
