@@ -8,11 +8,10 @@ from typing import Annotated
 
 import typer
 
-from looktwice.cli.console import PICTURES, Output, leave, print_json, safe, say_next, show, taking
+from looktwice.cli.console import PICTURES, Output, leave, print_json, safe, say, say_next, show, taking
 from looktwice.cli.options import CLASSIFIER, Help, asks, prints
 from looktwice.errors import DataError
 from looktwice.model import AskOptions, AsyncModel, Checkup, Profile, approve, example_prices, reach, resolve, run
-from looktwice.progress import say
 
 
 @asks

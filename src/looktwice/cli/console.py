@@ -41,10 +41,9 @@ from looktwice.model import (
     run,
     selection_level,
 )
-from looktwice.progress import ERR, say
 
 T = TypeVar("T")
-OUT = Console()
+OUT, ERR, say = Console(), progress.ERR, progress.say
 
 NOT_SCORED = 3
 """The exit code when some pictures were not scored, whatever the cause."""

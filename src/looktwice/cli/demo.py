@@ -23,6 +23,7 @@ from rich.table import Table
 import looktwice as lt
 from looktwice import report
 from looktwice.cli import console
+from looktwice.cli.console import say
 from looktwice.cli.options import Help, JsonOption
 from looktwice.files import make_folder
 from looktwice.model import (
@@ -43,7 +44,6 @@ from looktwice.model import (
     save_votes,
 )
 from looktwice.model import run as run_async
-from looktwice.progress import say
 
 FIT = 1000
 DRAWS = 10

@@ -18,6 +18,7 @@ from looktwice.cli.console import (
     print_json,
     results_table,
     safe,
+    say,
     say_next,
     say_reach,
     show,
@@ -40,7 +41,6 @@ from looktwice.cli.options import (
     prints,
 )
 from looktwice.model import AskOptions, AsyncModel, DecisionOptions, Profile, needs, remarks, save_votes
-from looktwice.progress import say
 from looktwice.report import MAX_ERROR, ReportInputs, saved_inputs, write
 
 

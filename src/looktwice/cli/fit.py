@@ -18,6 +18,7 @@ from looktwice.cli.console import (
     print_json,
     results_table,
     safe,
+    say,
     say_reach,
     show,
     watch,
@@ -49,7 +50,6 @@ from looktwice.model import (
     panel_of,
     save_votes,
 )
-from looktwice.progress import say
 
 SEVERAL, MANY = 3, 0.2
 """Pictures of one true label, and the share of all pictures, that a classifier hardly gets wrong every time."""

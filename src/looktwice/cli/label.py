@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from looktwice.cli.console import safe
+from looktwice.cli.console import safe, say
 from looktwice.cli.options import (
     VIEWS,
     ClassifierOption,
@@ -39,7 +39,6 @@ from looktwice.model import (
     panel_of,
     read_verdicts,
 )
-from looktwice.progress import say
 from looktwice.service import PARTS, Place
 
 VerdictsArgument = Annotated[

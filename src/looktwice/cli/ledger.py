@@ -10,7 +10,7 @@ import typer
 from rich.progress import track
 from rich.table import Table
 
-from looktwice.cli.console import print_json, safe, say_next, show, table
+from looktwice.cli.console import ERR, print_json, safe, say, say_next, show, table
 from looktwice.cli.options import Help, JsonOption, find_pictures
 from looktwice.engine.ledger import maintenance
 from looktwice.engine.ledger.maintenance import DayCost
@@ -18,7 +18,6 @@ from looktwice.engine.ledger.sqlite import default_path
 from looktwice.errors import ImageError
 from looktwice.files import ENDINGS, check_writable
 from looktwice.model import Picture, WorkingSize
-from looktwice.progress import ERR, say
 
 TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
 By = Literal["day", "classifier"]

@@ -23,6 +23,7 @@ from looktwice.cli.console import (
     policy_of,
     print_json,
     safe,
+    say,
     say_next,
     say_reach,
     show,
@@ -62,7 +63,6 @@ from looktwice.model import (
     is_video_file,
     percent,
 )
-from looktwice.progress import say
 
 UNFAMILIAR = "They are unlike the pictures that this profile was fitted on, so their confidence means nothing."
 """What the end of a run says of unfamiliar pictures."""

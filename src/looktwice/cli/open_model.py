@@ -12,12 +12,14 @@ from rich.progress import track
 from rich.table import Table
 
 from looktwice.cli.console import (
+    ERR,
     Output,
     estimate,
     leave,
     print_json,
     results_table,
     safe,
+    say,
     say_reach,
     show,
     table,
@@ -51,7 +53,6 @@ from looktwice.model import (
     draw_noise,
     measure_noise,
 )
-from looktwice.progress import ERR, say
 
 OpenOption = Annotated[str, Help("--open", help="The open model: model.onnx with model.toml beside it.")]
 ViewsOption = Annotated[str, Help("--views", help="Random views to test, such as 'gaussian:0.05 rotation:20'.")]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from looktwice.cli.cluster import last_line, running
-from looktwice.cli.console import Output, policy_of, print_json, safe, show_estimate, stop, stopping_signals
+from looktwice.cli.console import ERR, Output, policy_of, print_json, safe, say, show_estimate, stop, stopping_signals
 from looktwice.cli.look import Machines, tell_drift, tell_unfamiliar
 from looktwice.cli.verdict_folder import VerdictFolder
 from looktwice.errors import DataError, FleetError, LookTwiceError
@@ -36,7 +36,6 @@ from looktwice.model import (
     Unscored,
     is_unfamiliar,
 )
-from looktwice.progress import ERR, say
 from looktwice.ray import READING, SOURCE, Batch, Scorer, filesystem, listed, read
 
 if TYPE_CHECKING:

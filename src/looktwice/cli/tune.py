@@ -18,6 +18,7 @@ from looktwice.cli.console import (
     print_json,
     results_table,
     safe,
+    say,
     say_reach,
     show,
     table,
@@ -50,7 +51,6 @@ from looktwice.model import (
     grid_of,
     search_queries,
 )
-from looktwice.progress import say
 from looktwice.report import ReportInputs
 from looktwice.report import write as write_report
 
