@@ -344,6 +344,6 @@ def test_the_verdict_on_a_transfer_follows_the_paired_difference(survey: Survey)
     level, noise = np.full(400, 0.2), np.random.default_rng(0).normal(0.0, 0.01, 400)
     rivals = {"naive": level, "worse": level + 0.1, "equal": level + noise, "better": level - 0.1}
     others = tuple(outcome(name, brier) for name, brier in rivals.items())
-    told = Transferred(survey.noises[0], outcome("transfer", level), others).sentences()
+    told = Transferred(survey.noises[0], outcome("transfer", level), others, Profile.model_construct()).sentences()
     verdicts = ("beats worse", "cannot be distinguished from equal", "loses to better")
     assert all(line.startswith(f"The transferred calibrator {v} (") for line, v in zip(told, verdicts, strict=True))

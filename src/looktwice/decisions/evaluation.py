@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from looktwice.calibration import calibrators, crossfit, metrics
+from looktwice.calibration import Constant, Naive, calibrators, crossfit, metrics
 from looktwice.calibration.conformal import draws
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury, Prefixes
-from looktwice.calibration.paper import Naive
-from looktwice.calibration.shares import Constant
 from looktwice.calibration.votes import Bools, Floats, LabelledVotes, Tally, base_tally
 from looktwice.decisions import stopping
 from looktwice.decisions.fitting import Collected

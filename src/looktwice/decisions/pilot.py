@@ -10,10 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from looktwice.calibration import crossfit, panels
-from looktwice.calibration.jury import Jury
+from looktwice.calibration import Gaussian, Jury, crossfit, panels
 from looktwice.calibration.panels import Gain, Loss, Plan
-from looktwice.calibration.paper import Gaussian
 from looktwice.calibration.votes import MISSING, LabelledVotes, Row, Votes
 from looktwice.decisions import fitting, stopping
 from looktwice.decisions.fitting import Collected

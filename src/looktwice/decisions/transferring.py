@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from looktwice.calibration import crossfit, metrics
+from looktwice.calibration import Constant, Gaussian, Jury, Naive, Probit, Transfer, crossfit, metrics
 from looktwice.calibration.calibrators import dump
 from looktwice.calibration.crossfit import Outcome
-from looktwice.calibration.jury import Jury
-from looktwice.calibration.paper import Gaussian, Naive, Transfer
-from looktwice.calibration.shares import Constant, Probit
 from looktwice.classifiers.base import AnyClassifier, names_of, reading
 from looktwice.decisions import fitting
 from looktwice.decisions.fitting import Collected
@@ -29,7 +26,7 @@ class Transferred:
     calibrator: Outcome
     others: tuple[Outcome, ...]
     """Naive and constant trust, then Gaussian and Probit on the same votes, then the jury on its own."""
-    profile: Profile | None = None
+    profile: Profile
     """The profile of the transferred calibrator."""
 
     def results(self) -> list[Result]:

@@ -153,8 +153,10 @@ class AsyncModel(Connection):
         panel, found = panel_of(views, adaptive), _labelled(pictures, labels)
         if (noise is not None) != (calibrator == paper.Transfer.name):
             raise FitError("the calibrator transfer and its noise, the file of `looktwice noise`, belong together")
-        transfer = noise and paper.Transfer(noise=NoiseFile.load(Path(noise)).of(panel))
-        family = transfer or calibrators.named(calibrator)
+        if noise is None:
+            family = calibrators.named(calibrator)
+        else:
+            family = paper.Transfer(noise=NoiseFile.load(Path(noise)).of(panel))
         collected = await self._collected(found, panel, on_collected)
         return self.learn(collected, family, fixed=None if views else len(GENERAL), max_error=max_error)
 
