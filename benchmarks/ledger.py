@@ -18,7 +18,8 @@ from pathlib import Path
 
 from looktwice.classifiers.base import Answer
 from looktwice.engine.budget import MICRO, Budget
-from looktwice.engine.ledger.ledger import Claim, Ledger, Settled
+from looktwice.engine.ledger.claims import Account, Claim, Settled
+from looktwice.engine.ledger.ledger import Ledger
 from looktwice.engine.ledger.places import close_ledger, open_ledger
 from looktwice.engine.ledger.schema import Entry, joined, keys
 
@@ -66,7 +67,7 @@ async def ask(ledger: Ledger | None, questions: int, send: Callable[[], object])
                     send()
                 return
             ledger.find([entry.key for entry in entries])
-            granted = await ledger.claim(WHO, [(entry, 1500 * MICRO) for entry in entries], BUDGET)
+            granted = await ledger.claim(Account(WHO, BUDGET), [(entry, 1500 * MICRO) for entry in entries])
             settled = []
             for claim in granted:
                 assert isinstance(claim, Claim)

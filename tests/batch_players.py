@@ -24,7 +24,7 @@ from support.players import start
 
 from looktwice.classifiers.registry import connect
 from looktwice.engine.budget import MICRO
-from looktwice.engine.ledger.ledger import OpenBatch
+from looktwice.engine.ledger.claims import OpenBatch
 from looktwice.engine.ledger.maintenance import verify
 from looktwice.engine.ledger.places import close_ledger, open_ledger
 

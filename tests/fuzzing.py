@@ -48,7 +48,8 @@ from looktwice.decisions.verdict import Verdict
 from looktwice.decisions.verdict_files import ScoreFile, record
 from looktwice.engine.budget import MICRO, Budget
 from looktwice.engine.ledger import maintenance
-from looktwice.engine.ledger.ledger import Claim, Ledger, Settled
+from looktwice.engine.ledger.claims import Account, Claim, Settled
+from looktwice.engine.ledger.ledger import Ledger
 from looktwice.engine.ledger.places import close_ledger, open_ledger
 from looktwice.engine.ledger.schema import Entry, Outcome, joined, keys
 from looktwice.engine.outcome import Cause, Unscored
@@ -400,7 +401,7 @@ def _fill(path: Path) -> None:
 
     async def work(ledger: Ledger) -> None:
         requests = [(query, 1500 * MICRO) for query in results]
-        for claim in await ledger.claim("f", requests, Budget(queries=100), description="python:m:f"):
+        for claim in await ledger.claim(Account("f", Budget(queries=100), description="python:m:f"), requests):
             assert isinstance(claim, Claim)
             await ledger.settle(claim, Settled(claim.entry.key, results[claim.entry], latency=0.01))
 
@@ -436,7 +437,7 @@ def _tolerant(work: Callable[[Path], object], path: Path) -> None:
 
 def _ask_ledger(path: Path) -> None:
     async def claim(ledger: Ledger) -> None:
-        await ledger.claim("f", [(entry("c" * 32, "mirror"), 10 * MICRO)], Budget(queries=1000))
+        await ledger.claim(Account("f", Budget(queries=1000)), [(entry("c" * 32, "mirror"), 10 * MICRO)])
 
     with _opened(path) as ledger:
         ledger.spend("f")

@@ -119,11 +119,17 @@ def test_an_evaluation_stops_early_if_the_profile_cannot_tell(tmp_path: Path) ->
     assert classify.asked.total() == asked + FIRST
 
 
-def test_the_first_few_pictures_are_asked_about_once_without_a_ledger_too(tmp_path: Path) -> None:
+def test_the_first_few_pictures_of_a_free_classifier_are_asked_about_again(tmp_path: Path) -> None:
     classify, seen = Counting(), list[Progress]()
     with Model(classify, progress=seen.append) as model:
         model.fit(labelled(write(tmp_path / "pictures.npz", "bright", "dark")), views="mirror")
-    assert (seen[-1].pictures, seen[-1].hits, seen[-1].sent) == (PICTURES, 0, PICTURES * 2)
+    assert (seen[-1].pictures, seen[-1].hits, seen[-1].sent) == (PICTURES, 0, PICTURES * 2 + FIRST)
+
+
+def test_the_first_few_pictures_of_a_classifier_with_a_price_are_asked_about_once(tmp_path: Path) -> None:
+    classify = Counting()
+    with Model(classify, price="0.01") as model:
+        model.fit(labelled(write(tmp_path / "pictures.npz", "bright", "dark")), views="mirror")
     assert set(classify.asked.values()) == {1}
 
 

@@ -15,14 +15,18 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar, Unpack
 
-from looktwice.classifiers.registry import Source
-from looktwice.decisions.profile import Profile
-from looktwice.engine.engine import QueryEngine
-from looktwice.engine.options import AskKeywords, AskOptions
-from looktwice.engine.outcome import Progress
-from looktwice.engine.query import OnAnswer
 from looktwice.errors import LookTwiceError
-from looktwice.model import AsyncModel, ShowProgress
+from looktwice.model import (
+    AskKeywords,
+    AskOptions,
+    AsyncModel,
+    OnAnswer,
+    Profile,
+    Progress,
+    QueryEngine,
+    ShowProgress,
+    Source,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")

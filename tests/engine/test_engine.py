@@ -7,8 +7,9 @@ import os
 import random
 import signal
 import sqlite3
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -404,6 +405,21 @@ async def test_rows_come_as_soon_as_they_and_those_before_them_are_answered(tmp_
         async for _ in engine.ask(write_pictures(tmp_path / "pictures.npz", 60), PANEL):
             came += 1
     assert came == 60
+
+
+async def test_a_row_does_not_wait_for_the_next_picture_of_a_stream(tmp_path: Path) -> None:
+    (first,) = write_pictures(tmp_path / "pictures.npz", 1)
+    came = threading.Event()
+
+    def camera() -> Iterator[Picture]:
+        yield first
+        assert came.wait(20), "the first row was not handed over before the second picture"
+
+    async with engine_on(Labelling()) as engine:
+        async for row in engine.ask(camera(), PANEL):
+            assert isinstance(row, Row)
+            came.set()
+    assert came.is_set()
 
 
 async def test_a_rate_is_kept_by_two_sessions_together(tmp_path: Path) -> None:

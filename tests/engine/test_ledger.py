@@ -12,17 +12,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from looktwice.classifiers.base import Answer, Tokens
 from looktwice.engine.budget import MICRO, Bill, Budget, Spend
 from looktwice.engine.ledger import maintenance, schema
-from looktwice.engine.ledger.ledger import RAW_LIMIT, Claim, Granted, Ledger, OverBudget, Settled, Stored, Wait
+from looktwice.engine.ledger.claims import Account, Claim, Granted, OverBudget, Settled, Stored, Wait
+from looktwice.engine.ledger.ledger import Ledger
 from looktwice.engine.ledger.places import close_ledger, open_ledger
 from looktwice.engine.ledger.schema import Entry, Outcome, classifier_id, joined, keys
 from looktwice.engine.ledger.sqlite import default_path
+from looktwice.engine.ledger.transaction import RAW_LIMIT
 from looktwice.errors import LedgerError
 
 WHO, PRICE = "test:classifier", 1500 * MICRO
@@ -43,9 +44,14 @@ def ledger_at(place: Path | str) -> Iterator[Ledger]:
         close_ledger(ledger)
 
 
-def claim(ledger: Ledger, numbers: Sequence[int], budget: Budget | None = None, **how: Any) -> list[Granted]:
-    requests = [(entry(number), PRICE) for number in numbers]
-    return asyncio.run(ledger.claim(WHO, requests, budget or Budget(), description="zoo", **how))
+def claim(
+    ledger: Ledger, numbers: Sequence[int], budget: Budget | None = None, rate: float | None = None
+) -> list[Granted]:
+    async def work() -> list[Granted]:
+        account = Account(WHO, budget or Budget(), rate, description="zoo")
+        return await ledger.claim(account, [(entry(number), PRICE) for number in numbers])
+
+    return asyncio.run(work())
 
 
 def settle(ledger: Ledger, granted: Sequence[Granted], result: Answer | Outcome, bill: Bill | None = None) -> None:
@@ -115,12 +121,12 @@ def test_what_the_budget_does_not_cover_waits_for_open_claims_and_is_then_refuse
 
 def test_a_claim_whose_asker_has_left_is_given_back(ledger: Ledger) -> None:
     async def leave() -> Granted:
-        asking = asyncio.create_task(ledger.claim(WHO, [(entry(1), PRICE)], Budget()))
+        asking = ledger.claim(Account(WHO), [(entry(1), PRICE)])
         await asyncio.sleep(0)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         async with asyncio.timeout(10):
-            while not isinstance(granted := (await ledger.claim(WHO, [(entry(1), PRICE)], Budget()))[0], Claim):
+            while not isinstance(granted := (await ledger.claim(Account(WHO), [(entry(1), PRICE)]))[0], Claim):
                 await asyncio.sleep(0.01)
         return granted
 

@@ -17,7 +17,8 @@ from engine.test_ledger import PRICE, WHO, claim, entry, ledger_at, settle
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import Answer
 from looktwice.engine.budget import Budget
-from looktwice.engine.ledger.ledger import Claim, Ledger, Wait
+from looktwice.engine.ledger.claims import Account, Claim, Wait
+from looktwice.engine.ledger.ledger import Ledger
 from looktwice.engine.ledger.places import open_ledger
 from looktwice.engine.ledger.postgres import PostgresDatabase
 from looktwice.engine.ledger.schema import Session
@@ -121,7 +122,7 @@ def test_many_sessions_share_a_budget_exactly(database: str) -> None:
     async def ask(ledger: Ledger, numbers: range) -> int:
         granted = 0
         for number in numbers:
-            (found,) = await ledger.claim(WHO, [(entry(number), PRICE)], Budget(queries=100))
+            (found,) = await ledger.claim(Account(WHO, Budget(queries=100)), [(entry(number), PRICE)])
             if isinstance(found, Claim):
                 granted += 1
         return granted

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from looktwice.classifiers.base import Answer, Tokens
 from looktwice.engine.budget import Bill, Budget
 from looktwice.engine.ledger import maintenance
-from looktwice.engine.ledger.ledger import Claim, Ledger, OverBudget, Row, Settled, Stored, Wait
+from looktwice.engine.ledger.claims import Account, Claim, Granted, OverBudget, Row, Settled, Stored, Wait
+from looktwice.engine.ledger.ledger import Ledger
 from looktwice.engine.ledger.schema import Entry, Outcome, Session
 from looktwice.engine.ledger.sqlite import SqliteDatabase
 from support.ledger_machine import DAY, Answered, Counted, Crashed, Limits
@@ -100,7 +101,7 @@ class AdaptedSession:
         digest = f"{query:032x}"
         entry = Entry(query.to_bytes(16, "big"), digest, "mirror", 0, 0)
         budget = Micros(limits.queries, limits.picos, limits.queries_per_day, limits.picos_per_day)
-        (found,) = self._run(self._ledger.claim(WHO, [(entry, price)], budget))
+        (found,) = self._run(self._claim(entry, price, budget))
         if isinstance(found, Claim):
             self._claims[query] = found
             return "granted"
@@ -148,6 +149,9 @@ class AdaptedSession:
             await self._ledger.settle(self._claims[query], settled)
 
         self._run(settle())
+
+    async def _claim(self, entry: Entry, price: int, budget: Budget) -> list[Granted]:
+        return await self._ledger.claim(Account(WHO, budget), [(entry, price)])
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:

@@ -149,7 +149,7 @@ def test_large_pictures_are_rendered_a_few_at_a_time(
 ) -> None:
     image = clothes[0].image()
     whole = probe(model, image, VIEWS, DRAWS, 0)
-    monkeypatch.setattr("looktwice.transfer.noise.ROOM", 5 * image.pixels.nbytes)
+    monkeypatch.setattr("looktwice.transfer.noise.HELD_BYTES", 5 * image.pixels.nbytes)
     parts = probe(model, image, VIEWS, DRAWS, 0)
     assert [reading.noise.tolist() for reading in parts] == [reading.noise.tolist() for reading in whole]
 

@@ -1,1 +1,1 @@
-"""The closed box: what looktwice needs of a classifier, and how to reach one."""
+"""Black-box classifiers: what looktwice needs of a classifier, and how to reach one."""

@@ -1,4 +1,4 @@
-"""The closed box: what looktwice needs of a classifier, and what the words of its answers mean.
+"""Black-box classifiers: what looktwice needs of a classifier, and what the words of its answers mean.
 
 A ledger keeps a classifier's own words, and they get their meaning when they are read: a text is itself unless it is
 renamed, and a position such as `#3` is the label that stands there. So names can change and no answer is asked again.

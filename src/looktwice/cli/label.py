@@ -102,10 +102,7 @@ def label(
         Asking(model, panel, max_error, level) if asking else None,
     )
     say(f"Labels are saved to {safe(str(out))} click by click.")
-    try:
-        serve(session, f"Label {pictures.name or pictures}", "use the labels", command, place)
-    finally:
-        known.close()
+    serve(session, f"Label {pictures.name or pictures}", "use the labels", command, place)
 
 
 @serves
@@ -143,11 +140,8 @@ def review(
     command = ["looktwice", "evaluate", str(folder), *_truths(out, folder)]
     known = Labels(out)
     say(f"Corrections of {len(shown)} verdicts are saved to {safe(str(out))} click by click.")
-    try:
-        session = LabellingSession(shown, list(shown), known, verdicts=doubtful, predictions=predictions)
-        serve(session, "Review verdicts", "evaluate the reviewed ones, which are no sample of all", command, place)
-    finally:
-        known.close()
+    session = LabellingSession(shown, list(shown), known, verdicts=doubtful, predictions=predictions)
+    serve(session, "Review verdicts", "evaluate the reviewed ones, which are no sample of all", command, place)
 
 
 @serves
@@ -176,12 +170,8 @@ def audit(
     say(f"Labels are saved to {safe(str(known.out))} click by click.")
     _print_share(audited, known)
     session = LabellingSession(shown, list(shown), known, verdicts=found, audit=audited)
-    try:
-        command = ["looktwice", "audit", str(verdicts), str(folder)]
-        serve(session, "Audit", "label more of them", command, place)
-    finally:
-        _print_share(audited, known)
-        known.close()
+    serve(session, "Audit", "label more of them", ["looktwice", "audit", str(verdicts), str(folder)], place)
+    _print_share(audited, known)
 
 
 def _truths(out: Path, folder: Path) -> list[str]:
@@ -230,7 +220,10 @@ def serve(session: LabellingSession, title: str, purpose: str, command: Sequence
     """Serve the page until the process gets a signal, then print the command that follows, and what it is for."""
     from looktwice.labelling import app
 
-    app.run(session, app.Work(title, shlex.join(command)), place)
+    try:
+        app.run(session, app.Work(title, shlex.join(command)), place)
+    finally:
+        session.labels.close()
     if session.labels.known():
         say(f"Next, {purpose}: {safe(shlex.join(command))}")
 

@@ -198,13 +198,15 @@ def _tune_sizes(
 
 def _search(model: AsyncModel, pictures: Sequence[Picture], family: str, draws: int, output: Output) -> _Found | None:
     """The paper's search over a and the settings of one transformation; None for a dry run."""
-    queries = search_queries(len(pictures), grid_of(family), draws)
+    grid = grid_of(family)
+    queries = search_queries(len(pictures), grid, draws)
     _tell([_cost("The search", queries, model.typical_price())], model, output)
     if output.dry_run:
         if output.json:
             print_json({"queries": queries})
         return None
-    tuned = watch(model, len(pictures), output, partial(model.search, pictures, family=family, draws=draws))
+    work = partial(model.search, pictures, family=family, draws=draws)
+    tuned = watch(model, len(grid) * len(pictures), output, work)
     best = min(setting.brier for setting in tuned.settings)
     shown = table("Settings on held-out pilot pictures", "view", COLUMNS["brier"])
     for setting in tuned.settings:

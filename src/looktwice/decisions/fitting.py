@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from looktwice import __version__
 from looktwice.calibration import crossfit, risk
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.calibrators import dump
@@ -24,7 +23,7 @@ from looktwice.decisions.profile import DIGEST_DIGITS, Adaptive, HeldOut, Profil
 from looktwice.decisions.stopping import Aim, Expected, SameDecision, Thrift
 from looktwice.engine.engine import QueryEngine
 from looktwice.engine.outcome import Cause, Unscored
-from looktwice.engine.query import NO_SCREEN, Rounds, Screen, Trial
+from looktwice.engine.query import NO_SCREEN, Rounds, Screen
 from looktwice.errors import DataError, FitError, UnscoredError
 from looktwice.images.collection import Picture
 from looktwice.images.image import WorkingSize
@@ -155,10 +154,11 @@ async def collect(
     known = engine.classifier.labels or ()
     if known:
         check_truths((p.truth for p in pictures if p.truth is not None), (*known, *vocabulary))
-    trial = None if known else _trial(pictures, vocabulary, engine.settings.label_check)
+    else:
+        await _check_labels(engine, pictures, vocabulary)
     screen = replace(screen, descriptors=True, thumbnails=True)
     order = _taking_turns(pictures)
-    in_turn = [row async for row in engine.ask([pictures[place] for place in order], panel, rounds, screen, trial)]
+    in_turn = [row async for row in engine.ask([pictures[place] for place in order], panel, rounds, screen)]
     found = [row for _, row in sorted(zip(order, in_turn, strict=True), key=lambda one: one[0])]
     rows = [row for row in found if isinstance(row, Row)]
     unscored = [row for row in found if isinstance(row, Unscored)]
@@ -196,29 +196,26 @@ def _taking_turns(pictures: Sequence[Picture]) -> list[int]:
     return [place for _, place in sorted(turns)]
 
 
-def _trial(pictures: Sequence[Picture], vocabulary: Sequence[str], count: int) -> Trial | None:
-    """So many pictures whose labels tell early whether truths and labels are the same words.
+async def _check_labels(engine: QueryEngine, pictures: Sequence[Picture], vocabulary: Sequence[str]) -> None:
+    """Ask about a few pictures first, which tell whether truths and labels are the same words.
 
-    They are drawn at random, since a folder comes sorted by class. None where a truth is known to be a label.
+    They are drawn at random, since a folder comes sorted by class; none where a truth is known to be a label.
     """
     labelled = [picture for picture in pictures if picture.truth is not None]
     truths = {picture.truth for picture in labelled if picture.truth is not None}
-    if not count or not labelled or not truths.isdisjoint(vocabulary):
-        return None
-    drawn = np.random.default_rng(0).permutation(len(labelled))[:count].tolist()
-
-    def check(answered: Sequence[str]) -> None:
-        if 2 * len(answered) < len(drawn):  # most of them failed, and their own messages say why
-            return
-        try:
-            check_truths(truths, answered)
-        except DataError as error:
-            raise DataError(
-                f"{error}; only the first {len(answered)} pictures were asked about, and their answers are kept in the "
-                "ledger, if there is one; --label-check 0 (label_check=0) goes on regardless"
-            ) from None
-
-    return Trial([labelled[place] for place in drawn], check)
+    if not truths.isdisjoint(vocabulary):
+        return
+    drawn = np.random.default_rng(0).permutation(len(labelled))[: engine.settings.label_check].tolist()
+    answered = await engine.labels([labelled[place] for place in drawn])
+    if 2 * len(answered) < len(drawn) or not drawn:  # most of them failed, and their own messages say why
+        return
+    try:
+        check_truths(truths, answered)
+    except DataError as error:
+        raise DataError(
+            f"{error}; only the first {len(answered)} pictures were asked about, and their answers are kept in the "
+            "ledger, if there is one; --label-check 0 (label_check=0) goes on regardless"
+        ) from None
 
 
 def _classes(votes: Votes, pictures: Sequence[Picture]) -> int:
@@ -321,7 +318,7 @@ def learn(
     usual = crossfit.joined([(trial.usual.steps[own], trial.places) for trial in trials]).of_rows(even)
     adaptive = _adaptive(calibrator, collected, n_selection, aim, stopping.price(trials, aim), stopped)
     adaptive = adaptive.model_copy(update={"expected": Expected.of(stopped, usual)})
-    curve = tuple(Result.point(step) for step in steps)
+    curve = tuple(Result.of(step, intervals=False) for step in steps)
     return profile.model_copy(update={"curve": curve, "adaptive": adaptive, "renderer": renderer(collected.panel)})
 
 
@@ -369,7 +366,6 @@ def _profile(
     uses_scores = isinstance(fitted, Jury) and fitted.scored is not None
     held_out = replace(held_out, evidence="scores" if uses_scores else "labels")
     return Profile(
-        looktwice=__version__,
         classifier=description,
         fingerprint=collected.fingerprint,
         reading=collected.reading,

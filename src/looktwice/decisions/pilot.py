@@ -102,7 +102,7 @@ async def choose(
 def fit(chosen: Selection, views: int, description: str) -> Tuned:
     """The jury's profile from the answers under the first of the chosen views, with the curve of all views."""
     trials = stopping.trials(Jury(), chosen.collected.labelled(), n_selection=chosen.pilot)
-    points = tuple(Result.point(step) for step in stopping.steps(trials))
+    points = tuple(Result.of(step, intervals=False) for step in stopping.steps(trials))
     collected = chosen.collected.under(range(min(views, len(chosen.collected.panel))))
     profile = fitting.learn(collected, Jury(), description, n_selection=chosen.pilot)
     return Tuned(profile.model_copy(update={"curve": points}), chosen, collected)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from looktwice import files
+from looktwice import __version__, files
 from looktwice.calibration import base, calibrators, metrics, panels, risk
 from looktwice.calibration.conformal import AdaptiveSets, Conformal, SetKind, SetMaker
 from looktwice.calibration.crossfit import ONE_QUERY, OWN, Evidence, Outcome
@@ -69,16 +69,10 @@ class Result(_Part):
     """What the calibrator looked at."""
 
     @classmethod
-    def of(cls, outcome: Outcome) -> Self:
-        """The figures of an outcome with their 95 % intervals."""
-        ends = asdict(outcome.intervals())
-        figures = {key: Figure.of(value, ends[key]) for key, value in asdict(outcome.scores()).items()}
-        return cls(calibrator=outcome.name, queries=outcome.queries, figures=figures, evidence=outcome.evidence)
-
-    @classmethod
-    def point(cls, outcome: Outcome) -> Self:
-        """The figures without their intervals, as a curve has many of them."""
-        figures = {key: Figure.of(value, None) for key, value in asdict(outcome.scores()).items()}
+    def of(cls, outcome: Outcome, intervals: bool = True) -> Self:
+        """The figures of an outcome, with their 95 % intervals unless they are points of a curve."""
+        ends = asdict(outcome.intervals()) if intervals else {}
+        figures = {key: Figure.of(value, ends.get(key)) for key, value in asdict(outcome.scores()).items()}
         return cls(calibrator=outcome.name, queries=outcome.queries, figures=figures, evidence=outcome.evidence)
 
     def title(self) -> str:
@@ -208,7 +202,7 @@ class Profile(_Part):
     """Everything needed to repeat a verdict, and how good such verdicts were."""
 
     schema_version: Literal[1] = 1
-    looktwice: str
+    looktwice: str = Field(default_factory=lambda: __version__)
     classifier: str
     """The classifier as it was described; credentials are named by their environment variables."""
     fingerprint: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from looktwice import __version__
 from looktwice.calibration import crossfit, metrics
 from looktwice.calibration.calibrators import dump
 from looktwice.calibration.crossfit import Outcome
@@ -90,7 +89,6 @@ def untaught(teacher: Profile, classifier: AnyClassifier, description: str, seed
     jury_of(teacher)
     labels = classifier.labels
     return Profile(
-        looktwice=__version__,
         classifier=description,
         fingerprint=classifier.fingerprint,
         reading=reading(classifier),

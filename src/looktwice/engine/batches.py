@@ -14,6 +14,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -22,7 +23,7 @@ from looktwice.classifiers.chat.batching import Fate, Line, Sought
 from looktwice.classifiers.chat.model import Asked, ChatClassifier
 from looktwice.classifiers.transport import Reply
 from looktwice.engine.budget import MICRO
-from looktwice.engine.ledger.ledger import Claim, InBatch, OpenBatch, OverBudget, Settled, Wait
+from looktwice.engine.ledger.claims import Claim, InBatch, OpenBatch, OverBudget, Settled, Wait
 from looktwice.engine.ledger.schema import Outcome
 from looktwice.engine.limits import Polling
 from looktwice.engine.outcome import Cause, Failure
@@ -111,18 +112,13 @@ class Batches:
             return False
         id = secrets.randbits(62)
         reserves = {key: (query.quote or self._runner.typical).most * MICRO for key, query in queries.items()}
-        settings = self._runner.settings
-        granted = await self._ledger.claim(
-            self._classifier.fingerprint,
-            [(query.entry, reserves[key]) for key, query in queries.items()],
-            settings.budget,
-            description=settings.description,
-            batch=id,
-        )
+        account = replace(self._runner.account, rate=None)
+        requests = [(query.entry, reserves[key]) for key, query in queries.items()]
+        granted = await self._ledger.change(lambda transaction: transaction.claim_batch(id, account, requests))
         by_key = dict(zip(queries, granted, strict=True))
         for key, found in by_key.items():
             if isinstance(found, OverBudget):
-                why = settings.budget.exhausted(found.spend, reserves[key])
+                why = account.budget.exhausted(found.spend, reserves[key])
                 self.failures[key] = Failure(Cause.BUDGET, why)
         claimed = tuple(key for key, found in by_key.items() if isinstance(found, Claim))
         if claimed:

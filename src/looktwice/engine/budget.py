@@ -34,9 +34,12 @@ class Spend:
         """The money in millionths, rounded up."""
         return -(-self.picos // MICRO)
 
-    def plus(self, queries: int, picos: int) -> Spend:
-        """The same after a change that is made today."""
-        return Spend(self.queries + queries, self.picos + picos, self.queries_today + queries, self.picos_today + picos)
+    def plus(self, queries: int, picos: int, today: bool) -> Spend:
+        """The same after a change, which counts today or on an earlier day."""
+        of_today = (queries, picos) if today else (0, 0)
+        return Spend(
+            self.queries + queries, self.picos + picos, self.queries_today + of_today[0], self.picos_today + of_today[1]
+        )
 
 
 @dataclass(frozen=True)

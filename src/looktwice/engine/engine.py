@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import Answer, AnyClassifier, Naming, Terms, size_in_bytes
@@ -29,15 +28,16 @@ from looktwice.engine.meter import Meter, Quote
 from looktwice.engine.outcome import Cause, Failure, Progress, Unscored
 from looktwice.engine.query import (
     NO_SCREEN,
+    AnswerEvent,
     OnAnswer,
     Opener,
     OpenPicture,
     Query,
     Rounds,
     Screen,
-    Trial,
     again,
     check_words,
+    label_of,
 )
 from looktwice.engine.runner import Runner, Settings
 from looktwice.errors import ClassifierError, ImageError
@@ -49,20 +49,19 @@ from looktwice.views import Panel
 if TYPE_CHECKING:
     from looktwice.engine.batches import Batches
 
+T = TypeVar("T")
+
 MOST_AHEAD = 4096
 """Queries of pictures that are opened before those before them are done; a few wait for a retry meanwhile."""
 MOST_TOGETHER = 256
 """Rows that are handed over at a time."""
 HELD_BYTES = 64_000_000
 """Pixels of pictures that are being asked about, with all their views."""
-QUICK = 0.002
-"""Seconds within which an iterator gives pictures that need not be waited for."""
 MOST_OPENED, OPENED_BYTES = 32, 2_000_000
-"""Pictures, and pixels with all their views, that a thread opens in one go."""
+"""Pictures, and pixels with all their views, that are asked about in one go where that is free."""
 WORKERS = os.cpu_count() or 1
 """Threads that decode photos, render views and prepare them; more would cost memory and gain nothing."""
 NOT_IN_A_BATCH = Failure(Cause.STOPPED, "the query has no answer in a batch yet; run the same command again")
-STOPPED = Failure(Cause.STOPPED, "the run was stopped")
 
 
 @dataclass(frozen=True)
@@ -138,20 +137,15 @@ class QueryEngine:
         self.canaries = Canaries(settings.canaries if ledger and not polling else 0)
         self._opener = Opener(classifier, settings.terms, settings.seed, settings.scores)
         self._batches = _batches(self.runner, polling) if polling else None
-        self._tried: dict[bytes, Answer] = {}
-        """The answers of the last trial, which a ledger need not keep."""
         self._led: list[QueryEngine] = []
         self._runs = 0
         self._stop_requested = False
         """Whether `stop` was called and `resume` was not."""
         self._opened_at = ledger.now() if ledger else 0.0
         self._checking = asyncio.Lock()
-        self._opening = asyncio.Semaphore(WORKERS)
+        self._memory = Memory(HELD_BYTES)
         self._together = 1
-        """Pictures that are opened in one go: several small ones cost less than handing each over to a thread."""
-        self._held = 0
-        self._has_memory = asyncio.Event()
-        self._has_memory.set()
+        """Pictures that are asked about in one go; several small ones where that is free."""
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="pictures")
 
     @property
@@ -177,7 +171,7 @@ class QueryEngine:
         """Calls in flight, or queries in batches."""
         return self._batches.in_flight if self._batches else self.runner.calls.busy
 
-    def stop(self, message: str = STOPPED.message) -> None:
+    def stop(self, message: str = "the run was stopped") -> None:
         """Send nothing more until `resume`; what is in flight is waited for, and the pictures left are not scored."""
         self._stop_requested = True
         self.runner.stop(Failure(Cause.STOPPED, message))
@@ -221,11 +215,10 @@ class QueryEngine:
         panel: Panel,
         rounds: Rounds | None = None,
         screen: Screen = NO_SCREEN,
-        trial: Trial | None = None,
         on_answer: OnAnswer | None = None,
     ) -> AsyncGenerator[Row | Unscored]:
         """The answers about each picture, one after the other; see `ask_ready`."""
-        async with aclosing(self.ask_ready(pictures, panel, rounds, screen, trial, on_answer)) as groups:
+        async with aclosing(self.ask_ready(pictures, panel, rounds, screen, on_answer)) as groups:
             async for rows in groups:
                 for row in rows:
                     yield row
@@ -236,50 +229,47 @@ class QueryEngine:
         panel: Panel,
         rounds: Rounds | None = None,
         screen: Screen = NO_SCREEN,
-        trial: Trial | None = None,
         on_answer: OnAnswer | None = None,
     ) -> AsyncGenerator[list[Row | Unscored]]:
         """The answers about each picture, in the pictures' order, as many at a time as are there; all are committed.
 
-        With a `trial`, some of the pictures come first, and if it raises nothing else is sent.
         If it is stopped, or the budget is spent, the pictures that are left come back as not scored; an iterator,
         which may be endless, is read no further. An exception of `on_answer` ends the run.
         """
         check_words(self.classifier, panel)
-        on_answer = on_answer or self.on_answer
-        tasks: deque[asyncio.Task[Row | Unscored]] = deque()
+        work = partial(self._ask_group, panel=panel, screen=screen, on_answer=on_answer or self.on_answer)
+        asked_first = 1 + (rounds.first if rounds else len(panel))
+        tasks: deque[asyncio.Task[list[Row | Unscored]]] = deque()
+        ended: Unscored | Failure | None = None
+        started = taken = 0
         self._runs += 1
         try:
             await self.runner.hold_budget()
             if self._batches:
                 pictures, rounds = await self._fetch(self._batches, pictures, panel, rounds, screen)
-            await self._try(trial, screen)
-            source, taken = _Source(pictures), 0
-            spent: Unscored | None = None
-            asked_first = 1 + (rounds.first if rounds else len(panel))
+            source = _Source(pictures)
             while True:
-                while not spent and not self.stopped and (room := self._ahead(taken, asked_first) - len(tasks)) > 0:
-                    if not (pictures := await source.next(min(room, self._together))):
+                ahead = taken + self._ahead(taken, asked_first)
+                while not (ended := ended or self.runner.halt) and started < ahead:
+                    if not (group := source.take(min(ahead - started, self._together))):
                         break
-                    opening = asyncio.create_task(self._open(pictures, panel, rounds, screen))
-                    tasks += [
-                        asyncio.create_task(self._picture(opening, place, rounds, on_answer))
-                        for place in range(len(pictures))
-                    ]
-                if not tasks:
+                    tasks.append(asyncio.create_task(work(group, rounds=rounds)))
+                    started += len(group)
+                awaited: list[asyncio.Future[Any]] = [*islice(tasks, 1), *source.pending(bool(ended))]
+                if not awaited:
                     break
-                await asyncio.wait([tasks[0]])
+                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
                 rows: list[Row | Unscored] = []
                 while tasks and tasks[0].done() and len(rows) < MOST_TOGETHER:
-                    rows.append(tasks.popleft().result())
+                    rows += tasks.popleft().result()
                 unscored = [row for row in rows if isinstance(row, Unscored)]
                 if unscored and self.runner.fatal:
                     raise self.runner.fatal
-                spent = spent or next((row for row in unscored if row.cause is Cause.BUDGET), None)
+                ended = ended or next((row for row in unscored if row.cause is Cause.BUDGET), None)
                 self._count(rows)
                 yield rows
                 taken += len(rows)
-            left = list[Row | Unscored](source.rest(spent, self.runner.halt))
+            left = list[Row | Unscored](source.rest(ended) if ended else ())
             self._count(left)
             yield left
         finally:
@@ -299,81 +289,69 @@ class QueryEngine:
         self.progress.pictures += len(rows)
         self.progress.unscored += sum(isinstance(row, Unscored) for row in rows)
 
-    async def _try(self, trial: Trial | None, screen: Screen) -> None:
-        """Ask the queries of a trial; answers are found again, and reported, when their pictures have their turn."""
-        if trial is None:
-            return
-        opened = await self._open(trial.pictures, Panel(()), None, screen)
-        pictures = [each for each in opened if isinstance(each, OpenPicture)]
-        try:
-            await asyncio.gather(*(self._answers(each, each.queries, None) for each in pictures))
-        finally:
-            self._give_back(*pictures)
+    async def labels(self, pictures: Sequence[Picture]) -> list[str]:
+        """The labels of a few pictures, each in one query, before a run is begun; those that fail are left out."""
+        rows = await self._ask_group(pictures, Panel(()), None, NO_SCREEN, None)
         if self.runner.fatal:
             raise self.runner.fatal
-        rows = [picture.row() for picture in pictures]
-        trial.check([row.base for row in rows if isinstance(row, Row)])
-        self._tried = {
-            query.entry.key: query.answer
-            for picture in pictures
-            for query in picture.queries
-            if isinstance(query.answer, Answer)
-        }
+        return [row.base for row in rows if isinstance(row, Row)]
 
-    async def _picture(
+    async def _ask_group(
         self,
-        opening: asyncio.Task[list[OpenPicture | Unscored]],
-        place: int,
+        pictures: Sequence[Picture],
+        panel: Panel,
         rounds: Rounds | None,
+        screen: Screen,
         on_answer: OnAnswer | None,
-    ) -> Row | Unscored:
-        """Ask about one of the pictures that are being opened, round by round, until it has enough answers."""
-        opened = (await asyncio.shield(opening))[place]
-        if isinstance(opened, Unscored):
-            return opened
-        try:
-            self._keep_canary(opened)
-            queries = opened.queries[: opened.asked]
-            while queries:
-                await self._answers(opened, queries, on_answer)
-                queries = opened.next_queries(rounds) if rounds else []
-            return opened.row()
-        finally:
-            self._give_back(opened)
-
-    async def _open(
-        self, pictures: Sequence[Picture], panel: Panel, rounds: Rounds | None, screen: Screen
-    ) -> list[OpenPicture | Unscored]:
-        """Pictures with their first queries, prepared as far as the ledger does not have their answers."""
-        async with self._opening:
-            await self._has_memory.wait()
+    ) -> list[Row | Unscored]:
+        """Ask about one picture, or several where that is free, round by round, until each has enough answers."""
+        async with self._memory.opening:
+            await self._memory.has_room.wait()
             if halt := self.runner.halt:
                 return [Unscored(picture.name, halt.cause, halt.message) for picture in pictures]
+            opened = await self._in_thread(lambda: [self._opened(each, panel, rounds, screen) for each in pictures])
+            asking = [each for each in opened if isinstance(each, OpenPicture)]
+            size = sum(each.image.pixels.nbytes * (1 + len(each.queries)) for each in asking)
+            self._memory.take(size)
+        if self.runner.ledger is None:
+            self._together = max(1, min(MOST_OPENED, OPENED_BYTES * len(asking) // max(1, size)))
+        try:
+            queries = [query for each in asking for query in each.queries[: each.asked]]
+            for each in asking:
+                self._keep_canary(each)
+            while queries:
+                await self._answers(queries, on_answer)
+                queries = await self._next_round(asking, rounds) if rounds else []
+            return [each if isinstance(each, Unscored) else each.row() for each in opened]
+        finally:
+            self._memory.take(-size)
 
-            def work() -> list[OpenPicture | Unscored]:
-                return [self._opened(picture, panel, rounds, screen) for picture in pictures]
+    async def _next_round(self, asking: Sequence[OpenPicture], rounds: Rounds) -> list[Query]:
+        """The queries that the rounds say, prepared."""
+        following = [(each, queries) for each in asking if (queries := each.next_queries(rounds))]
 
-            opened = await asyncio.get_running_loop().run_in_executor(self._workers, work)
-            held = sum(_bytes(each) for each in opened if isinstance(each, OpenPicture))
-            self._held += held
-            if self._held > HELD_BYTES:
-                self._has_memory.clear()
-            self._together = max(1, min(MOST_OPENED, OPENED_BYTES * len(pictures) // max(1, held)))
-            return opened
+        def prepare() -> None:
+            for each, queries in following:
+                self._prepare(each, queries)
+
+        if following and not self._batches:
+            await self._in_thread(prepare)
+        return [query for _, queries in following for query in queries]
+
+    def _in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._workers, work)
 
     def _opened(
         self, picture: Picture, panel: Panel, rounds: Rounds | None, screen: Screen, prepares: bool = True
     ) -> OpenPicture | Unscored:
+        """A picture with its first queries, prepared as far as the ledger does not have their answers."""
         opened = self._opener.open(picture, panel, screen)
         if isinstance(opened, Unscored):
             return opened
-        ledger, keys = self.runner.ledger, [query.entry.key for query in opened.queries]
-        stored = ledger.find(keys) if ledger else {}
-        for query, key in zip(opened.queries, keys, strict=True):
-            if key in self._tried:
-                query.answer = self._tried[key]
-            elif key in stored:
-                query.answer, query.stored_at = self.runner.read_stored(query, stored[key]), stored[key].at
+        stored = self.runner.ledger.find([query.entry.key for query in opened.queries]) if self.runner.ledger else {}
+        for query in opened.queries:
+            if answer := stored.get(query.entry.key):
+                query.answer, query.stored_at = self.runner.read_stored(query, answer), answer.at
         first = opened.next_queries(rounds)
         if prepares and not self._batches:
             self._prepare(opened, first)
@@ -382,33 +360,27 @@ class QueryEngine:
     def _prepare(self, opened: OpenPicture, queries: Sequence[Query]) -> None:
         self._opener.prepare(opened.image, [each for each in queries if each.answer is None], self.runner.meter.quote)
 
-    def _give_back(self, *opened: OpenPicture) -> None:
-        """The memory of pictures that are done."""
-        self._held -= sum(map(_bytes, opened))
-        if self._held <= HELD_BYTES:
-            self._has_memory.set()
+    async def _answers(self, queries: Sequence[Query], on_answer: OnAnswer | None) -> None:
+        """Have these queries answered: by the ledger, or by the classifier."""
 
-    async def _answers(self, opened: OpenPicture, queries: Sequence[Query], on_answer: OnAnswer | None) -> None:
-        """Have these queries of a picture answered: by the ledger, or by the classifier."""
+        def report(*answered: Query) -> None:
+            for query in answered if on_answer else ():
+                label = label_of(self.names, query.answer)
+                on_answer(AnswerEvent(query.name, query.place, query.entry.view, label))  # type: ignore[misc]
+
         known = [query for query in queries if query.answer is not None]
-        self.progress.hits += sum(self._tried.pop(query.entry.key, None) is None for query in known)
-        place_of = {query.entry.key: place for place, query in enumerate(opened.queries)}
+        self.progress.hits += len(known)
+        report(*known)
         missing = [query for query in queries if query.answer is None]
-        for query in known if on_answer else ():
-            on_answer(opened.event(place_of[query.entry.key]))  # type: ignore[misc]
         if not missing:
             return
         if self._batches:
             for query in missing:
                 query.answer = self._batches.failures.get(query.entry.key) or self.runner.halt or NOT_IN_A_BATCH
             return
-        if missing[0].prepared is None:
-            await asyncio.get_running_loop().run_in_executor(self._workers, self._prepare, opened, missing)
-        missing = [query for query in missing if query.answer is None]
         if self.runner.ledger is None:
             await self.runner.ask_free(missing)
-            for query in missing if on_answer else ():
-                on_answer(opened.event(place_of[query.entry.key]))  # type: ignore[misc]
+            report(*missing)
             return
         await self._check_canaries()
         tasks = {self.runner.start(query): query for query in missing}
@@ -420,8 +392,7 @@ class QueryEngine:
                 for task in done:
                     query = tasks[task]
                     query.answer, query.prepared = task.result(), None
-                    if on_answer:
-                        on_answer(opened.event(place_of[query.entry.key]))
+                    report(query)
         finally:
             for task in pending:
                 self.runner.leave(tasks[task])
@@ -431,7 +402,7 @@ class QueryEngine:
     def _keep_canary(self, opened: OpenPicture) -> None:
         """Keep a few pictures with answers of earlier runs as canaries."""
         base = opened.queries[0]
-        label = opened.label(base.answer) if (base.stored_at or self._opened_at) < self._opened_at else None
+        label = label_of(self.names, base.answer) if (base.stored_at or self._opened_at) < self._opened_at else None
         if label and self.canaries.wants():
             self.canaries.keep(Canary(base.entry, opened.image, label))
 
@@ -467,49 +438,49 @@ class QueryEngine:
     async def estimate(self, pictures: Iterable[Picture], panel: Panel, screen: Screen = NO_SCREEN) -> Estimate:
         """What `ask` would send for these pictures, looked up in the ledger without asking."""
         check_words(self.classifier, panel)
+        return await asyncio.to_thread(self._estimate, pictures, panel, screen)
+
+    def _estimate(self, pictures: Iterable[Picture], panel: Panel, screen: Screen) -> Estimate:
         counts, seen = Counter[str](), set[str]()
         largest: Image | None = None
-        source = _Source(pictures)
-        while following := await source.next(1):
-            opened = await asyncio.to_thread(self._opened, following[0], panel, None, screen, prepares=False)
+        for picture in pictures:
+            if self.stopped:
+                break
+            opened = self._opened(picture, panel, None, screen, prepares=False)
             counts["pictures"] += 1
             if isinstance(opened, Unscored):
                 counts["unreadable"] += opened.cause is Cause.UNREADABLE
                 counts["unfamiliar"] += opened.cause is Cause.UNFAMILIAR
                 continue
-            counts["unfamiliar"] += opened.unfamiliar
+            counts["unfamiliar"] += screen.unfamiliar(opened.descriptor) is not None
             if largest is None or opened.image.pixels.size > largest.pixels.size:
                 largest = opened.image
             if opened.image.digest in seen:
                 continue
             seen.add(opened.image.digest)
-            counts["questions"] += len(opened.queries)
-            counts["hits"] += sum(query.answer is not None for query in opened.queries)
-            for query in opened.queries:
-                if query.answer is None and query.question:
-                    quote = self.quote(opened.image, query.question.phrasing)
-                    counts["micros"] += quote.expected
-                    counts["most_micros"] += quote.most
-                    counts["input_tokens"] += quote.tokens.input
-                    counts["output_tokens"] += quote.tokens.output
-        counts["queries"] = counts["questions"] - counts["hits"]
+            missing = [query for query in opened.queries if query.answer is None]
+            counts.update(questions=len(opened.queries), hits=len(opened.queries) - len(missing), queries=len(missing))
+            for query in missing:
+                quote = self.quote(opened.image, query.question.phrasing if query.question else AS_DESCRIBED)
+                counts.update(micros=quote.expected, most_micros=quote.most)
+                counts.update(input_tokens=quote.tokens.input, output_tokens=quote.tokens.output)
         rate = self.terms.per_second
         names = ("pictures", "unreadable", "questions", "hits", "queries", "micros")
-        estimate = Estimate(
+        return Estimate(
             **{**dict.fromkeys(names, 0), **counts},
+            **(self._weight(largest) if largest else {}),
             seconds=counts["queries"] / rate if rate else None,
-            remaining=await asyncio.to_thread(self.runner.remaining),
+            remaining=self.runner.remaining(),
         )
-        return await asyncio.to_thread(self._weighed, estimate, largest) if largest else estimate
 
-    def _weighed(self, estimate: Estimate, image: Image) -> Estimate:
-        """The estimate with what a query about this picture takes."""
+    def _weight(self, image: Image) -> dict[str, Any]:
+        """What a query about this picture takes."""
         height, width, _ = image.pixels.shape
         try:
             weight = size_in_bytes(self.classifier.prepare(image.pixels))
         except ImageError:  # the classifier does not take it
             weight = None
-        return replace(estimate, width=width, height=height, question_bytes=weight)
+        return {"width": width, "height": height, "question_bytes": weight}
 
     # Batches -------------------------------------------------------------------------------------------------------
 
@@ -555,36 +526,51 @@ class QueryEngine:
             yield [query for query in queries if query.answer is None]
 
 
+class Memory:
+    """Bounds the pictures that are opened at a time, by their number and their pixels."""
+
+    def __init__(self, most: int) -> None:
+        self.opening = asyncio.Semaphore(WORKERS)
+        self.has_room = asyncio.Event()
+        self.has_room.set()
+        self._most, self._held = most, 0
+
+    def take(self, size: int) -> None:
+        """Count bytes that are held from now on; a negative number gives them back."""
+        self._held += size
+        if self._held > self._most:
+            self.has_room.clear()
+        else:
+            self.has_room.set()
+
+
 class _Source:
     """Pictures one after the other; an iterator is read in a thread, since it may wait."""
 
     def __init__(self, pictures: Iterable[Picture]) -> None:
         self._listed = isinstance(pictures, Sequence)
-        self._pictures: Iterator[Picture] = iter(pictures)
-        self._quick = False
-        """Whether the iterator gave its last picture at once."""
+        self._pictures = iter(pictures)
+        self._reading: asyncio.Future[Picture | None] | None = None
 
-    async def next(self, count: int) -> list[Picture]:
-        """The next few, at most `count`; none at the end. Of an iterator that waits one: the next may not come soon."""
+    def take(self, count: int) -> list[Picture]:
+        """The next few, at most `count`; of an iterator one. None at the end, or while one is being read."""
         if self._listed:
             return list(islice(self._pictures, count))
-        return await asyncio.to_thread(self._read, count if self._quick else 1)
+        if self._reading is None:
+            self._reading = asyncio.get_running_loop().run_in_executor(None, next, self._pictures, None)
+        if not self._reading.done() or (picture := self._reading.result()) is None:
+            return []
+        self._reading = None
+        return [picture]
 
-    def _read(self, count: int) -> list[Picture]:
-        started = time.perf_counter()
-        pictures = list(islice(self._pictures, count))
-        self._quick = time.perf_counter() - started < QUICK
-        return pictures
+    def pending(self, ended: bool) -> list[asyncio.Future[Picture | None]]:
+        """What to wait for where a picture is being read."""
+        return [self._reading] if self._reading and not self._reading.done() and not ended else []
 
-    def rest(self, spent: Unscored | None, halt: Failure | None) -> Iterator[Unscored]:
-        """The pictures that were not opened, where the run has ended; an iterator is read no further."""
-        ended = spent or halt
-        if self._listed and ended:
-            yield from (Unscored(picture.name, ended.cause, ended.message) for picture in self._pictures)
-
-
-def _bytes(opened: OpenPicture) -> int:
-    return opened.image.pixels.nbytes * (1 + len(opened.queries))
+    def rest(self, ended: Unscored | Failure) -> Iterator[Unscored]:
+        """The pictures that were not opened; an iterator is read no further."""
+        for picture in self._pictures if self._listed else ():
+            yield Unscored(picture.name, ended.cause, ended.message)
 
 
 def _batches(runner: Runner, polling: Polling) -> Batches:

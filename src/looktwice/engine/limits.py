@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from looktwice.classifiers.base import Answer, AnyClassifier
 from looktwice.errors import ClassifierError, PermanentError, TransientError
@@ -135,53 +136,54 @@ class Concurrency:
 
 
 class Permits:
-    """A limit that may change on how many do something at a time, first come first served."""
+    """A limit that may change on how many do something at a time, first come first served.
+
+    A task that waits for its turn must not be cancelled.
+    """
 
     def __init__(self, limit: Callable[[], int]) -> None:
         self._limit = limit
-        self.taken = 0
+        self._taken = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def __aenter__(self) -> None:
-        if self.taken >= self._limit() or self._waiting:
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-            self._wake()
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():
-                    self.taken -= 1
-                    self._wake()
-                raise
-        else:
-            self.taken += 1
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        self._wake()
+        await turn
 
     async def __aexit__(self, *_: object) -> None:
-        self.taken -= 1
+        self._taken -= 1
         self._wake()
 
     def _wake(self) -> None:
-        while self._waiting and self.taken < self._limit():
-            turn = self._waiting.popleft()
-            if not turn.done():
-                self.taken += 1
-                turn.set_result(None)
+        while self._waiting and self._taken < self._limit():
+            self._taken += 1
+            self._waiting.popleft().set_result(None)
 
 
-Answered = tuple[Sequence[Answer], float]
-"""The answers of a call, and how many seconds it took."""
+class Answered(NamedTuple):
+    """The answers of a call, and how many seconds it took."""
+
+    answers: Sequence[Answer]
+    latency: float
 
 
 @dataclass(eq=False, slots=True)
 class _Waiting:
+    """Queries of one sender that are ready to go out in one call."""
+
     prepared: Sequence[object]
     may_send: Callable[[], bool]
-    future: asyncio.Future[Answered | None]
+    turn: asyncio.Future[list[_Waiting] | Answered | None]
+    """Their answers, or everything that goes out in the call that this sender is to make."""
 
 
 class Calls:
-    """Makes calls to one classifier out of whatever queries are ready, as many at a time as it takes."""
+    """Makes calls to one classifier out of whatever queries are ready, as many at a time as it takes.
+
+    The first of the senders whose queries share a call makes it; a task that sends must not be cancelled.
+    """
 
     def __init__(self, classifier: AnyClassifier, concurrency: Concurrency, batch: int, longest_wait: float) -> None:
         self._classifier, self._batch, self._longest_wait = classifier, batch, longest_wait
@@ -193,32 +195,30 @@ class Calls:
         self.seconds = 0.0
         """How long a call takes, about."""
         self._ready: deque[_Waiting] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
 
-    def send(self, prepared: Sequence[object], may_send: Callable[[], bool]) -> asyncio.Future[Answered | None]:
+    async def send(self, prepared: Sequence[object], may_send: Callable[[], bool]) -> Answered | None:
         """The answers to a few queries, at most a batch, which go out in one call; with others if they fit in it.
 
-        None if `may_send` said no when their turn came. Raises the ClassifierError of the call.
+        None if `may_send` said no when their turn came. Raises the error of the call.
         """
         loop = asyncio.get_running_loop()
         waiting = _Waiting(prepared, may_send, loop.create_future())
         self._ready.append(waiting)
         if self._timer is None:
             self._timer = loop.call_soon(self._start)
-        return waiting.future
+        turn = await waiting.turn
+        return await self._call(turn) if isinstance(turn, list) else turn
 
     def _start(self) -> None:
-        """Make as many calls as may be made now; look again when a pause is over."""
+        """Begin as many calls as may be made now; look again when a pause is over."""
         self._timer = None
         while self._ready and self.busy < self.concurrency.limit and (not self.busy or self._fills_a_call()):
             if call := self._next_call():
                 self.busy += 1
-                task = asyncio.create_task(self._call(call))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                call[0].turn.set_result(call)
         pause = self.concurrency.pause_until - time.monotonic()
-        if self._ready and self._timer is None and pause > 0:
+        if self._ready and pause > 0:
             self._timer = asyncio.get_running_loop().call_later(pause, self._start)
 
     def _fills_a_call(self) -> bool:
@@ -236,55 +236,53 @@ class Calls:
         size = 0
         while self._ready and size + len(self._ready[0].prepared) <= self._batch:
             waiting = self._ready.popleft()
-            if waiting.future.done():
-                continue
             if waiting.may_send():
                 call.append(waiting)
                 size += len(waiting.prepared)
             else:
-                waiting.future.set_result(None)
+                waiting.turn.set_result(None)
         return call
 
     def wake(self) -> None:
         """Look at what is ready now: queries that may no longer be sent are given back."""
+        ready, self._ready = self._ready, deque()
+        for waiting in ready:
+            if waiting.may_send():
+                self._ready.append(waiting)
+            else:
+                waiting.turn.set_result(None)
         if self._timer is not None:
             self._timer.cancel()
-        for waiting in [waiting for waiting in self._ready if not waiting.may_send()]:
-            self._ready.remove(waiting)
-            if not waiting.future.done():
-                waiting.future.set_result(None)
         self._start()
 
-    async def _call(self, calls: list[_Waiting]) -> None:
+    async def _call(self, call: list[_Waiting]) -> Answered:
+        """Make a call for everybody in it; the answers of the first of them."""
+        own, *others = call
         started = time.perf_counter()
-        prepared = [each for waiting in calls for each in waiting.prepared]
         try:
-            answers = await self._classifier.label(prepared)
-            if len(answers) != len(prepared):
-                raise PermanentError(f"the classifier gave {len(answers)} answers to {len(prepared)} queries")
+            answers = await self._classifier.label([each for waiting in call for each in waiting.prepared])
+            if len(answers) != sum(len(waiting.prepared) for waiting in call):
+                raise PermanentError(f"the classifier gave {len(answers)} answers to another number of queries")
         except BaseException as error:
-            self._note(error)
-            for waiting in calls:
-                if not waiting.future.done():
-                    waiting.future.set_exception(error if isinstance(error, Exception) else _stopped())
-            if not isinstance(error, Exception):
-                raise
-        else:
-            latency = time.perf_counter() - started
-            self.failures = 0
-            self.concurrency.answered()
-            self.seconds = latency if not self.seconds else 0.9 * self.seconds + 0.1 * latency
-            start = 0
-            for waiting in calls:
-                if not waiting.future.done():
-                    waiting.future.set_result((answers[start : start + len(waiting.prepared)], latency))
-                start += len(waiting.prepared)
+            self._failed(error)
+            for waiting in others:
+                waiting.turn.set_exception(error if isinstance(error, Exception) else _ended())
+            raise
         finally:
             self.busy -= 1
             if self._timer is None:  # after those who wait for this call: they may stop the run
                 self._timer = asyncio.get_running_loop().call_soon(self._start)
+        latency = time.perf_counter() - started
+        self.failures = 0
+        self.concurrency.answered()
+        self.seconds = latency if not self.seconds else 0.9 * self.seconds + 0.1 * latency
+        start = len(own.prepared)
+        for waiting in others:
+            waiting.turn.set_result(Answered(answers[start : start + len(waiting.prepared)], latency))
+            start += len(waiting.prepared)
+        return Answered(answers[: len(own.prepared)], latency)
 
-    def _note(self, error: BaseException) -> None:
+    def _failed(self, error: BaseException) -> None:
         """A call failed; one that was sent before a pause began says nothing new."""
         if not isinstance(error, TransientError) or time.monotonic() < self.concurrency.pause_until:
             return
@@ -293,5 +291,5 @@ class Calls:
             self.concurrency.refused(min(error.retry_after or 0.0, self._longest_wait))
 
 
-def _stopped() -> TransientError:
+def _ended() -> TransientError:
     return TransientError("the call was ended from outside; run again")

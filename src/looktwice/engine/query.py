@@ -42,6 +42,10 @@ class Query:
     """One question to a classifier, and its answer or failure once it has one."""
 
     entry: Entry
+    name: str = ""
+    """The picture that it is about."""
+    place: int = 0
+    """0 for the picture itself, 1 … for the views of the panel."""
     question: Question | None = None
     """What is shown; None where it was prepared beforehand."""
     prepared: object = None
@@ -104,15 +108,6 @@ class Screen:
 NO_SCREEN = Screen()
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A few pictures that are asked about, each in one query, before anything else is sent."""
-
-    pictures: Sequence[Picture]
-    check: Callable[[Sequence[str]], None]
-    """Raises if their labels cannot be the truths."""
-
-
 @dataclass(eq=False, slots=True)
 class OpenPicture:
     """A picture whose queries are being asked: the base query first, then those of the panel."""
@@ -125,7 +120,6 @@ class OpenPicture:
     names: Naming
     scores: Scores
     asked: int = 0
-    unfamiliar: bool = False
 
     def failure(self) -> Failure | None:
         """Why a query of this picture has no answer, where one has none."""
@@ -133,7 +127,7 @@ class OpenPicture:
 
     def labels(self) -> list[str | None]:
         """The label of each query asked; None where none could be read."""
-        return [self.label(query.answer) for query in self.queries[: self.asked]]
+        return [label_of(self.names, query.answer) for query in self.queries[: self.asked]]
 
     def lists(self) -> tuple[RankedList, ...]:
         """The ranked list of each query of the panel, empty where there is none; nothing where no answer has one."""
@@ -142,16 +136,6 @@ class OpenPicture:
         answers = [query.answer for query in self.queries[: self.asked]]
         ranked = [merged(self.names, answer) if isinstance(answer, Answer) else () for answer in answers]
         return (*ranked, *[()] * (len(self.queries) - self.asked)) if any(ranked) else ()
-
-    def label(self, answer: Answer | Failure | None) -> str | None:
-        """The label that an answer means; None where it means none."""
-        label = self.names.label(answer.label) if isinstance(answer, Answer) else NO_LABEL
-        return label if label != NO_LABEL else None
-
-    def event(self, place: int) -> AnswerEvent:
-        """The answer to one query, for whoever follows a run."""
-        query = self.queries[place]
-        return AnswerEvent(self.name, place, query.entry.view, self.label(query.answer))
 
     def next_queries(self, rounds: Rounds | None) -> list[Query]:
         """The queries to ask now: all of them, or as many as the rounds say; none once one has failed."""
@@ -180,6 +164,12 @@ class OpenPicture:
         return Row(self.name, base, asked, self.image.digest, self.thumbnail, self.lists(), self.descriptor)
 
 
+def label_of(names: Naming, answer: Answer | Failure | None) -> str | None:
+    """The label that an answer means; None where it means none."""
+    label = names.label(answer.label) if isinstance(answer, Answer) else NO_LABEL
+    return label if label != NO_LABEL else None
+
+
 @dataclass(frozen=True)
 class Opener:
     """Reads pictures and makes their queries to one classifier."""
@@ -205,27 +195,17 @@ class Opener:
             return Unscored(picture.name, Cause.UNREADABLE, long)
         described = descriptor(image.pixels, image.original_size) if screen.descriptors else None
         thumbnail = image.thumbnail() if screen.thumbnails else b""
-        unfamiliar = screen.unfamiliar(described)
-        if screen.refuse and unfamiliar:
+        if screen.refuse and (unfamiliar := screen.unfamiliar(described)):
             return Unscored(picture.name, Cause.UNFAMILIAR, unfamiliar)
         asked = (base_question(image), *questions(image, panel, self.seed))
         form = " ".join(filter(None, (image.scaling, self.terms.sent_as(height, width))))
         texts = [_text(view, seed, index, form) for _, view, seed, index in asked]
         names = keys(self.classifier.fingerprint, image.digest, [tail for _, tail in texts])
         queries = [
-            Query(Entry(key, question.digest, text, question.seed, question.index), question)
-            for key, question, (text, _) in zip(names, asked, texts, strict=True)
+            Query(Entry(key, question.digest, text, question.seed, question.index), picture.name, place, question)
+            for place, (key, question, (text, _)) in enumerate(zip(names, asked, texts, strict=True))
         ]
-        return OpenPicture(
-            picture.name,
-            image,
-            described,
-            thumbnail,
-            queries,
-            self.names,
-            self.scores,
-            unfamiliar=unfamiliar is not None,
-        )
+        return OpenPicture(picture.name, image, described, thumbnail, queries, self.names, self.scores)
 
     def prepare(self, image: Image, queries: Sequence[Query], quote: Callable[[int, int, Phrasing], Quote]) -> None:
         """Render and encode, in slices, so that a large picture is never held in all its views at once.

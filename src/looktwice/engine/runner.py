@@ -13,23 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import NamedTuple
 
 from looktwice.classifiers.base import Answer, AnyClassifier, Rereadable, Terms, reading
 from looktwice.engine.budget import MICRO, Bill, Budget
-from looktwice.engine.ledger.ledger import (
-    Claim,
-    InBatch,
-    Ledger,
-    OverBudget,
-    Settled,
-    Stored,
-    Wait,
-    forget_budget,
-    held_budget,
-)
+from looktwice.engine.ledger.claims import Account, Claim, InBatch, OverBudget, Settled, Stored, Wait
+from looktwice.engine.ledger.ledger import Ledger
 from looktwice.engine.ledger.schema import Entry, Outcome
-from looktwice.engine.limits import Calls, Concurrency, Permits, RetryPolicy, Tries
+from looktwice.engine.limits import Answered, Calls, Concurrency, Permits, RetryPolicy, Tries
 from looktwice.engine.meter import TYPICAL_SIZE, FlatMeter, Meter
 from looktwice.engine.outcome import Cause, Failure, Progress
 from looktwice.engine.query import Query, Scores
@@ -48,13 +38,6 @@ ABANDONED = Failure(Cause.STOPPED, "nobody waits for the query any more")
 
 FREE = Claim(Entry(b"", "", "", 0, 0), 0, 0, 0, 0.0)
 """Stands for the claim of a query that costs nothing and is not kept."""
-
-
-class Reply(NamedTuple):
-    """An answer, and how many seconds its call took."""
-
-    answer: Answer
-    latency: float
 
 
 @dataclass(frozen=True)
@@ -103,18 +86,25 @@ class Runner:
         self._rounding = 0
         """By how much the bills of this run were rounded up, in picos."""
 
+    @property
+    def account(self) -> Account:
+        """On whose behalf queries are claimed."""
+        settings = self.settings
+        return Account(self.classifier.fingerprint, settings.budget, settings.terms.per_second, settings.description)
+
     async def hold_budget(self) -> None:
         """Resolve a budget of so many more once for a command: one that was interrupted continues with the same."""
         scope, self.settings = self.settings.scope, replace(self.settings, scope="")
         if scope and self.ledger:
-            budget = await self.ledger.change(partial(held_budget, scope, self.settings.budget))
+            stated = self.settings.budget
+            budget = await self.ledger.change(lambda transaction: transaction.hold_budget(scope, stated))
             self.settings = replace(self.settings, budget=budget)
             self._held_scope = scope
 
     async def release_budget(self) -> None:
         """The command has come to its end; the next one resolves its budget anew."""
         if self._held_scope and self.ledger:
-            await self.ledger.change(partial(forget_budget, self._held_scope))
+            await self.ledger.change(lambda transaction: transaction.forget_budget(self._held_scope))
 
     # Asking ----------------------------------------------------------------------------------------------------------
 
@@ -136,18 +126,26 @@ class Runner:
         """Answer queries that cost nothing and are not kept, as many in a call as fit; those that fail are retried."""
         size = self.settings.terms.batch
         groups = [queries[start : start + size] for start in range(0, len(queries), size)]
-        calls = [self.calls.send([query.prepared for query in group], lambda: not self.halt) for group in groups]
-        outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        for group, outcome in zip(groups, outcomes, strict=True):
-            if isinstance(outcome, BaseException) and not isinstance(outcome, TransientError):
-                raise outcome
-            answers = outcome[0] if isinstance(outcome, tuple) else None
-            if answers:
+        calls = [asyncio.create_task(self._call_free([query.prepared for query in group])) for group in groups]
+        await asyncio.wait(calls)  # which goes on for others in the same call if this task is cancelled
+        for group, call in zip(groups, calls, strict=True):
+            answered = call.result()
+            if isinstance(answered, Exception) and not isinstance(answered, TransientError):
+                raise answered
+            if isinstance(answered, Answered):
                 self._count(len(group), 0)
                 self.progress.answered += len(group)
-            for place, query in enumerate(group):
-                query.waiting = 1
-                query.answer = answers[place] if answers else await self._ask(query)
+                for query, answer in zip(group, answered.answers, strict=True):
+                    query.answer = answer
+            else:
+                for query in group:
+                    query.answer = await asyncio.shield(self.start(query))
+
+    async def _call_free(self, prepared: Sequence[object]) -> Answered | Exception | None:
+        try:
+            return await self.calls.send(prepared, lambda: not self.halt)
+        except Exception as error:
+            return error
 
     def _forget(self, key: bytes, task: asyncio.Task[Answer | Failure]) -> None:
         if self._asking[key][1] is task:
@@ -179,8 +177,9 @@ class Runner:
                 continue
             retry_after = self._after_failure(reply, tries) if isinstance(reply, ClassifierError) else 0.0
             await settled
-            if isinstance(reply, Reply):
-                return replace(reply.answer, raw=None) if reply.answer.raw is not None else reply.answer
+            if isinstance(reply, Answered):
+                (answer,) = reply.answers
+                return replace(answer, raw=None) if answer.raw is not None else answer
             if retry_after is None or (isinstance(reply, ClassifierError) and not query.retried):
                 return self.halt or Failure(Cause.CLASSIFIER, str(reply), reply)
             await self.pause(retry_after)
@@ -196,17 +195,11 @@ class Runner:
         """
         if self.ledger is None:
             return FREE
-        entry, terms, wait = query.entry, self.settings.terms, SOONEST
+        wait = SOONEST
         reserve, until = (query.quote or self.typical).most * MICRO, time.monotonic() + self.settings.retry.longest_wait
         while True:
             started = time.perf_counter()
-            (granted,) = await self.ledger.claim(
-                self.classifier.fingerprint,
-                [(entry, reserve)],
-                self.settings.budget,
-                terms.per_second,
-                self.settings.description,
-            )
+            (granted,) = await self.ledger.claim(self.account, [(query.entry, reserve)])
             self._commit_seconds = 0.8 * self._commit_seconds + 0.2 * (time.perf_counter() - started)
             match granted:
                 case Stored():
@@ -222,7 +215,7 @@ class Runner:
                 case _:
                     return granted
 
-    async def _send(self, query: Query, claim: Claim) -> Reply | ClassifierError | None:
+    async def _send(self, query: Query, claim: Claim) -> Answered | ClassifierError | None:
         """What came back for a claim, once it may be sent; None if it was not sent after all."""
 
         def may_send() -> bool:
@@ -246,15 +239,16 @@ class Runner:
             self._count(-1, -quote.most)
             return None
         self.progress.answered += 1
-        return Reply(sent[0][0], sent[1])
+        return sent
 
-    def _settle(self, query: Query, claim: Claim, reply: Reply | ClassifierError | None) -> asyncio.Future[None]:
+    def _settle(self, query: Query, claim: Claim, reply: Answered | ClassifierError | None) -> asyncio.Future[None]:
         """Queue how a claim ended; what was not sent or is not billed is given back."""
         key = claim.entry.key
-        if isinstance(reply, Reply):
-            bill = self.meter.bill(reply.answer)
+        if isinstance(reply, Answered):
+            (answer,) = reply.answers
+            bill = self.meter.bill(answer)
             self.count_bill(bill, (query.quote or self.typical).most)
-            settled = Settled(key, reply.answer, bill, reply.latency, self.reading)
+            settled = Settled(key, answer, bill, reply.latency, self.reading)
         else:
             kept = reply is not None and reply.billed
             settled = Settled(key, Outcome.KEPT if kept else Outcome.UNSENT)

@@ -3,13 +3,14 @@
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.conformal import SetKind
 from looktwice.calibration.crossfit import FOLDS, Outcome, cross_fit, outcome
+from looktwice.calibration.jury import Jury
 from looktwice.calibration.panels import LossName, Plan
 from looktwice.calibration.storage import save as save_votes
 from looktwice.calibration.votes import ENDINGS as VOTES
 from looktwice.calibration.votes import Bools, Counts, Floats, LabelledVotes, Places, Row, Votes
 from looktwice.classifiers.base import Classifier, Pixels, Terms
 from looktwice.classifiers.prices import example as example_prices
-from looktwice.classifiers.registry import Source, resolve
+from looktwice.classifiers.registry import Source, connect, resolve
 from looktwice.classifiers.secrets import no_keys_needed
 from looktwice.classifiers.trust import approve, reach
 from looktwice.decisions.evaluation import Evaluation, evaluation
@@ -29,9 +30,9 @@ from looktwice.decisions.verdict_files import ScoreFile
 from looktwice.decisions.verdict_files import record as verdict_record
 from looktwice.engine.budget import Money
 from looktwice.engine.check import Checkup
-from looktwice.engine.engine import Estimate
+from looktwice.engine.engine import Estimate, QueryEngine
 from looktwice.engine.ledger.places import OFF, POSTGRES
-from looktwice.engine.options import NUMBERS, WHOLE, AskOptions, run
+from looktwice.engine.options import NUMBERS, WHOLE, AskKeywords, AskOptions, run
 from looktwice.engine.outcome import Cause, Progress, Unscored
 from looktwice.engine.query import AnswerEvent, OnAnswer, Scores
 from looktwice.images.collection import ENDINGS as PICTURE_ENDINGS
@@ -82,6 +83,7 @@ __all__ = [
     "VERDICT_COLUMNS",
     "VOTES",
     "AnswerEvent",
+    "AskKeywords",
     "AskOptions",
     "AsyncModel",
     "Bools",
@@ -98,6 +100,7 @@ __all__ = [
     "Floats",
     "HeldOut",
     "Image",
+    "Jury",
     "LabelledVotes",
     "LossName",
     "Money",
@@ -116,6 +119,7 @@ __all__ = [
     "Policy",
     "Profile",
     "Progress",
+    "QueryEngine",
     "Result",
     "ReviewFolder",
     "Row",
@@ -137,6 +141,7 @@ __all__ = [
     "alternatives",
     "approve",
     "check_teachable",
+    "connect",
     "cross_fit",
     "data_url",
     "decode",

@@ -31,7 +31,7 @@ COMMON = "gaussian:0.02 rotation:20 elastic:20,5 affine:10,0.1,0.1"
 
 AHEAD = 32
 """Pictures that are worked on at once, side by side on all cores."""
-ROOM = 16_000_000
+HELD_BYTES = 16_000_000
 """Bytes of pixels that are rendered at once."""
 
 
@@ -48,7 +48,7 @@ def probe(model: OpenModel, image: Image, views: Sequence[View], draws: int, see
     """One reading a view, of `draws` draws each: the same that an engine with this seed would send."""
     (base,) = model.features([model.prepare(render(image, [base_question(image)])[0])])
     # Each view is a call of its own, so that its figures are the same to the digit whatever else is measured.
-    readings, step = [], max(1, ROOM // image.pixels.nbytes)
+    readings, step = [], max(1, HELD_BYTES // image.pixels.nbytes)
     for view in views:
         asked = questions(image, Panel((view,) * draws), seed)
         parts = (asked[start : start + step] for start in range(0, draws, step))

@@ -16,7 +16,7 @@ from typing import Any
 from looktwice import files
 from looktwice.engine.budget import MICRO
 from looktwice.engine.ledger import schema
-from looktwice.engine.ledger.ledger import Database, Row
+from looktwice.engine.ledger.claims import Database, Row
 from looktwice.engine.ledger.places import POSTGRES
 from looktwice.engine.ledger.sessions import living
 from looktwice.engine.ledger.sqlite import SqliteDatabase, explained, open_to_read

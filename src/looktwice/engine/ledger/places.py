@@ -12,7 +12,8 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from looktwice.engine.ledger.ledger import Database, Ledger
+from looktwice.engine.ledger.claims import Database
+from looktwice.engine.ledger.ledger import Ledger
 from looktwice.engine.ledger.sqlite import SqliteDatabase
 
 POSTGRES = ("postgresql://", "postgres://")

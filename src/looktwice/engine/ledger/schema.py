@@ -12,7 +12,7 @@ A query is claimed while `session` is set and that session is alive. `of` marks 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import Enum, auto
 from hashlib import blake2b
 from typing import NamedTuple
@@ -126,11 +126,6 @@ def many(columns: Sequence[str], rows: int) -> str:
     return ", ".join([row] * rows)
 
 
-def flat(rows: Iterable[Sequence[object]]) -> list[object]:
-    """The values of rows, one after the other."""
-    return [value for row in rows for value in row]
-
-
 def claim_rows(rows: int) -> str:
     """Claim queries that are absent or free; each counts one more send and its reserve."""
     return (
@@ -175,6 +170,11 @@ SPENT = (
     "SELECT COALESCE(SUM(queries), 0), COALESCE(SUM(picos), 0), COALESCE(SUM(CASE WHEN day = ? THEN queries END), 0),"
     " COALESCE(SUM(CASE WHEN day = ? THEN picos END), 0) FROM spend WHERE classifier = ?"
 )
+DESCRIBE = (
+    "INSERT INTO classifiers(id, fingerprint, description, next_send) VALUES (?, ?, ?, 0)"
+    " ON CONFLICT(id) DO UPDATE SET description = excluded.description"
+    " WHERE classifiers.description != excluded.description"
+)
 OPEN = "SELECT session, COUNT(*) FROM queries WHERE session IS NOT NULL AND classifier = ? GROUP BY session"
 BEAT = (
     "INSERT INTO sessions(id, host, pid, born, beat, number) VALUES (?, ?, ?, ?, ?, ?)"
@@ -184,8 +184,5 @@ BEAT = (
 
 def known_rows(count: int) -> str:
     """What is known of queries: their answers, or who has them in flight."""
-    return f"SELECT key, session, label, score, options, status, reading, at FROM queries WHERE key IN {places(count)}"
-
-
-def places(count: int) -> str:
-    return f"({', '.join('?' * count)})"
+    marks = ", ".join("?" * count)
+    return f"SELECT key, session, label, score, options, status, reading, at FROM queries WHERE key IN ({marks})"

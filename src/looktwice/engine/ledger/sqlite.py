@@ -18,7 +18,7 @@ from pathlib import Path
 
 from looktwice import files
 from looktwice.engine.ledger import schema
-from looktwice.engine.ledger.ledger import PATIENCE, Row
+from looktwice.engine.ledger.claims import PATIENCE, Row
 from looktwice.errors import LedgerError
 
 APPLICATION = int.from_bytes(b"lkt2", "big")

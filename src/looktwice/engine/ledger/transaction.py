@@ -1,0 +1,263 @@
+"""Everything that is decided about claims, inside one transaction: spend is read, compared and counted in one."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import isfinite
+
+from looktwice.classifiers.base import Answer
+from looktwice.engine.budget import Budget, Spend
+from looktwice.engine.ledger import schema
+from looktwice.engine.ledger.claims import (
+    Account,
+    Claim,
+    Database,
+    Granted,
+    InBatch,
+    OverBudget,
+    Row,
+    Settled,
+    Stored,
+    Wait,
+)
+from looktwice.engine.ledger.schema import Entry, Outcome, Session, unpack_answer
+
+DAY = 86_400
+MOST_TOGETHER = 500
+"""Keys that are looked up by one statement, and operations that are committed together."""
+MOST_VALUES = 30_000
+"""Values in one statement."""
+RAW_LIMIT = 262_144
+"""Bytes of a reply that are stored, before compression; of a longer one only what was read from it is kept."""
+
+Alive = Callable[[Sequence[Session], float], set[int]]
+"""Which sessions are alive, at this time by the ledger's clock."""
+
+
+class Transaction:
+    """One change of the tables: what has ended first, then what may begin."""
+
+    def __init__(self, database: Database, session: Session, alive: Alive) -> None:
+        self.database, self.session, self._alive = database, session, alive
+        self.now, self.today = 0.0, 0
+        self._settled: list[tuple[Claim, Settled]] = []
+        self._claims: list[Row] = []
+        self._known: dict[bytes, Row] = {}
+        """Who has each query in flight, and its answer."""
+        self._spends: dict[int, Spend] = {}
+        self._changes: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
+        """What is added to the spend, by classifier and day."""
+        self._granted: Counter[int] = Counter()
+        """How many queries were claimed of each classifier."""
+        self._described: set[int] = set()
+        self._living: set[int] | None = None
+
+    def begin(self) -> None:
+        """Take the write lock; no other session decides until the end."""
+        self.now = self.database.begin()
+        self.today = int(self.now // DAY)
+
+    def number(self) -> int:
+        """The number of the last transaction that this session committed."""
+        rows = self.database.execute("SELECT number FROM sessions WHERE id = ?", (self.session.id,))
+        return int(rows[0][0]) if rows else 0
+
+    def finish(self, number: int, beats: bool) -> None:
+        """Write everything that was decided, all but the commit; the first time, forget sessions that were killed."""
+        self.write_settled()
+        self._insert(schema.claim_rows, self._claims)
+        rows = [(who, day, *(change[name] for name in schema.SPEND)) for (who, day), change in self._changes.items()]
+        self._insert(schema.spend_rows, rows)
+        if number == 1:
+            dead = [row for row in self.database.execute("SELECT id FROM sessions") if row[0] not in self.living()]
+            self.database.execute_many("DELETE FROM sessions WHERE id = ?", dead)
+        if beats:
+            self.database.execute(schema.BEAT, (*self.session[:4], self.now, number))
+
+    # How claims end --------------------------------------------------------------------------------------------------
+
+    def settle(self, claim: Claim, settled: Settled) -> None:
+        """Note how a claim ended."""
+        self._settled.append((claim, settled))
+
+    def write_settled(self) -> None:
+        """Store answers, give back what was not sent or is not billed, and free what stays counted."""
+        answers: list[Row] = []
+        returned: list[Row] = []
+        freed: list[Row] = []
+        replies: list[Row] = []
+        for claim, settled in self._settled:
+            key, result, bill = claim.entry.key, settled.result, settled.bill
+            if isinstance(result, Answer):
+                change = bill.picos - claim.reserve if bill else 0
+                tokens = bill.tokens[:3] if bill else (None, None, None)
+                self._count(claim, picos=change, answered=1, tokens=tokens)
+                row = _claim_row(claim, self.now, sends=0, picos=change, session=None)
+                answers.append((*row, *_answer_row(result, settled), *tokens))
+                if result.raw is not None and len(result.raw) <= RAW_LIMIT:
+                    replies.append((key, zlib.compress(result.raw)))
+            elif result is Outcome.UNSENT:
+                self._count(claim, queries=-1, picos=-claim.reserve)
+                returned.append((claim.reserve, self.session.id, key))
+            else:
+                freed.append((key, self.session.id))
+        self._settled.clear()
+        self._insert(schema.answer_rows, answers)
+        self._insert(schema.reply_rows, replies)
+        self.database.execute_many(schema.GIVE_BACK, returned)
+        self.database.execute_many(schema.NEVER_SENT, [(key,) for *_, key in returned])
+        self.database.execute_many(schema.FREE, freed)
+
+    def settle_batch(self, batch: int, results: Sequence[Settled]) -> None:
+        """Enter results of a batch, each only once; those that have left the batch were entered before."""
+        rows = self.database.execute(
+            "SELECT key, digest, view, seed, number, of, classifier, reserve, day FROM queries WHERE session = ?",
+            (batch,),
+        )
+        claims = {
+            bytes(key): Claim(Entry(bytes(key), digest, view, seed, number, of), who, reserve, day, 0.0)
+            for key, digest, view, seed, number, of, who, reserve, day in rows
+        }
+        ended = [(claims[each.key], each) for each in results if each.key in claims]
+        self.database.execute_many(schema.FREE, [(settled.key, batch) for _, settled in ended])
+        self._settled += ended
+
+    def note_batch(self, batch: int, file: str | None, remote: str | None) -> None:
+        """Remember what the vendor calls the file and the batch, and that this session sends it."""
+        self.database.execute(
+            "UPDATE batches SET file = COALESCE(?, file), remote = COALESCE(?, remote), at = ?, owner = ? WHERE id = ?",
+            (file, remote, self.now, self.session.id, batch),
+        )
+
+    # What may begin --------------------------------------------------------------------------------------------------
+
+    def look_up(self, keys: Sequence[bytes]) -> None:
+        """Read what is known of queries that are about to be claimed."""
+        for start in range(0, len(keys), MOST_TOGETHER):
+            part = keys[start : start + MOST_TOGETHER]
+            for key, *rest in self.database.execute(schema.known_rows(len(part)), part):
+                self._known[bytes(key)] = tuple(rest)
+
+    def claim(self, account: Account, requests: Sequence[tuple[Entry, int]], batch: int | None = None) -> list[Granted]:
+        """Decide about queries that were looked up; each request is a query and the most it can cost, in picos."""
+        who = schema.classifier_id(account.fingerprint)
+        if who not in self._described:
+            self.database.execute(schema.DESCRIBE, (who, account.fingerprint, account.description))
+            self._described.add(who)
+        send_at = self._first_send(who, account.rate) if account.rate else self.now
+        owner = self.session.id if batch is None else batch
+        results: list[Granted] = []
+        for entry, reserve in requests:
+            granted = self._decide(account, who, entry, reserve)
+            if isinstance(granted, Claim):
+                granted = replace(granted, send_at=send_at)
+                send_at += 1 / account.rate if account.rate else 0.0
+                self._claims.append(_claim_row(granted, self.now, sends=1, picos=reserve, session=owner))
+                self._known[entry.key] = (owner, None)
+                self._granted[who] += 1
+                self._count(granted, queries=1, picos=reserve)
+            results.append(granted)
+        if account.rate:
+            self.database.execute("UPDATE classifiers SET next_send = ? WHERE id = ?", (send_at, who))
+        return results
+
+    def claim_batch(self, batch: int, account: Account, requests: Sequence[tuple[Entry, int]]) -> list[Granted]:
+        """The same for queries that stay in flight as a vendor's batch until they are settled, whoever lives."""
+        self.write_settled()
+        self.look_up([entry.key for entry, _ in requests])
+        self.database.execute(
+            "INSERT INTO batches(id, classifier, owner, at) VALUES (?, ?, ?, ?)",
+            (batch, schema.classifier_id(account.fingerprint), self.session.id, self.now),
+        )
+        return self.claim(account, requests, batch)
+
+    def _decide(self, account: Account, who: int, entry: Entry, reserve: int) -> Granted:
+        session, *answer = self._known.get(entry.key, (None, None))
+        if answer[0] is not None:
+            return stored(answer)
+        if session is not None:
+            if self.database.execute("SELECT 1 FROM batches WHERE id = ?", (session,)):
+                return InBatch()
+            if session in self.living():
+                return Wait(elsewhere=True)
+        spend = self._spend(who)
+        if account.budget.covers(spend, reserve):
+            return Claim(entry, who, reserve, self.today, self.now)
+        # A bill or a refusal may still give something back; batches take too long to wait for.
+        is_open = self._granted[who] or any(each in self.living() for each, _ in self._open_claims(who))
+        return Wait(elsewhere=False) if is_open else OverBudget(spend)
+
+    def living(self) -> set[int]:
+        """The live sessions, this one included."""
+        if self._living is None:
+            rows = self.database.execute("SELECT id, host, pid, born, beat FROM sessions")
+            self._living = self._alive([Session(*row) for row in rows], self.now) | {self.session.id}
+        return self._living
+
+    def _open_claims(self, who: int) -> list[Row]:
+        return self.database.execute(schema.OPEN, (who,))
+
+    def _first_send(self, who: int, rate: float) -> float:
+        """When the next query may be sent.
+
+        No more moments are ahead than claims are open, wherever a clock was set meanwhile.
+        """
+        ((next_send,),) = self.database.execute("SELECT next_send FROM classifiers WHERE id = ?", (who,))
+        claimed = self._granted[who] + sum(count for _, count in self._open_claims(who))
+        return max(self.now, min(float(next_send), self.now + (claimed + 1) / rate))
+
+    # What it costs ---------------------------------------------------------------------------------------------------
+
+    def _spend(self, who: int) -> Spend:
+        """The spend so far, including that of this transaction."""
+        if who not in self._spends:
+            (row,) = self.database.execute(schema.SPENT, (self.today, self.today, who))
+            self._spends[who] = Spend(*map(int, row))
+        return self._spends[who]
+
+    def _count(
+        self, claim: Claim, queries: int = 0, picos: int = 0, answered: int = 0, tokens: Sequence[int | None] = ()
+    ) -> None:
+        who, day = claim.classifier, claim.day
+        self._spends[who] = self._spend(who).plus(queries, picos, today=day == self.today)
+        counts = dict(zip(schema.SPEND[3:], (token or 0 for token in tokens), strict=False))
+        self._changes[who, day].update({"queries": queries, "picos": picos, "answered": answered, **counts})
+
+    def hold_budget(self, scope: str, budget: Budget) -> Budget:
+        """The totals that were stored for this scope, or else these, which are stored now."""
+        rows = self.database.execute("SELECT queries, micros FROM budgets WHERE scope = ?", (scope,))
+        if rows:
+            return replace(budget, queries=rows[0][0], micros=rows[0][1])
+        self.database.execute("INSERT INTO budgets VALUES (?, ?, ?)", (scope, budget.queries, budget.micros))
+        return budget
+
+    def forget_budget(self, scope: str) -> None:
+        """Resolve a budget of this scope anew next time."""
+        self.database.execute("DELETE FROM budgets WHERE scope = ?", (scope,))
+
+    def _insert(self, statement: Callable[[int], str], rows: Sequence[Row]) -> None:
+        """Insert rows by one statement for as many as a statement may hold."""
+        step = MOST_VALUES // len(rows[0]) if rows else 1
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step]
+            self.database.execute(statement(len(part)), [value for row in part for value in row])
+
+
+def stored(row: Sequence[object]) -> Stored:
+    """The answer in a row of the table."""
+    label, score, options, status, reading, at = row
+    return Stored(unpack_answer(label, score, options, status), reading or "", float(at))  # type: ignore[arg-type]
+
+
+def _claim_row(claim: Claim, now: float, sends: int, picos: int, session: int | None) -> Row:
+    key, *about = claim.entry
+    return key, claim.classifier, *about, sends, picos, claim.reserve, claim.day, now, session
+
+
+def _answer_row(answer: Answer, settled: Settled) -> Row:
+    score = answer.score if answer.score is not None and isfinite(answer.score) else None
+    options = schema.pack_options(answer.options)
+    return answer.label, score, options, answer.status, settled.latency, settled.reading
