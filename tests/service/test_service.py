@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ async def test_a_raw_body_a_form_and_base64_get_the_verdict_that_the_library_giv
             pytest.approx(verdict.confidence),
             verdict.sentence,
         )
-        assert said["asked"] == [asked.model_dump() for asked in verdict.asked]
+        assert said["asked"] == [asdict(asked) for asked in verdict.asked]
 
 
 def test_several_pictures_get_one_verdict_each_and_a_bad_one_its_reason(service: Service) -> None:

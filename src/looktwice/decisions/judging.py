@@ -173,7 +173,7 @@ def _asked(row: Row, panel: Sequence[str], classifier: str) -> tuple[Asked, ...]
     lists = row.lists or ((),) * len(labels)
     scores = [ranked[0][1] if ranked else None for ranked in lists]
     queries = zip((AGAIN, *panel), labels, scores, strict=True)
-    return tuple(Asked(classifier=classifier, view=view, label=label, score=score) for view, label, score in queries)
+    return tuple(Asked(classifier, view, label, score) for view, label, score in queries)
 
 
 def _likely(votes: Votes, distribution: Distribution) -> list[tuple[LabelProbability, ...]]:
@@ -182,9 +182,7 @@ def _likely(votes: Votes, distribution: Distribution) -> list[tuple[LabelProbabi
     codes, shares = (np.take_along_axis(table, order, axis=1) for table in (distribution.labels, distribution.named))
     return [
         tuple(
-            LabelProbability(label=votes.vocabulary[code], probability=share)
-            for code, share in zip(*row, strict=True)
-            if code != MISSING
+            LabelProbability(votes.vocabulary[code], share) for code, share in zip(*row, strict=True) if code != MISSING
         )
         for row in zip(codes.tolist(), shares.tolist(), strict=True)
     ]

@@ -7,7 +7,9 @@ table has a column for each of its fields, and OpenAPI is derived from it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, SkipValidation, computed_field
 
@@ -31,13 +33,14 @@ Share = Annotated[float, _Bounds, PlainSerializer(lambda share: round(share, 6),
 """A number in [0, 1], which is written with six decimals."""
 
 
-class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+_DESCRIBED = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
 
-class Asked(_Value):
+@dataclass(frozen=True, slots=True)
+class Asked:
     """One query about a picture, and its answer."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = _DESCRIBED
     classifier: str
     """The fingerprint of the classifier that was asked."""
     view: SkipValidation[str]
@@ -48,15 +51,18 @@ class Asked(_Value):
     """The classifier's own score of its answer, as it came; None where it gives none."""
 
 
-class LabelProbability(_Value):
+@dataclass(frozen=True, slots=True)
+class LabelProbability:
     """A label that a picture may have."""
 
     label: str
     probability: Share
 
 
-class PictureVerdict(_Value):
+class PictureVerdict(BaseModel):
     """What every verdict says of a picture, whatever was asked about it."""
+
+    model_config = _DESCRIBED
 
     name: SkipValidation[str]
     """As the file system has it, which need not be Unicode."""
@@ -89,7 +95,7 @@ class PictureVerdict(_Value):
 
     def to_frame(self) -> pd.DataFrame:
         """Each query and its answer, as a frame of pandas."""
-        return notebook.frame(asked.model_dump() for asked in self.asked)
+        return notebook.frame(map(asdict, self.asked))
 
 
 class Verdict(PictureVerdict):
@@ -215,6 +221,7 @@ def alternatives(labels: Sequence[str | None]) -> str:
     return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
+@lru_cache(maxsize=1024)
 def adjective(view: str) -> str:
     """What a view looks like, or nothing where it is no view.
 
