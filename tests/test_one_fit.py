@@ -64,3 +64,32 @@ def test_every_interface_fits_the_same_profile(pictures: Path, tmp_path: Path, v
         profiles[name] = (tmp_path / f"{name}.json").read_bytes()
     assert profiles["Model"] == profiles["command line"]
     assert profiles["estimator"] == profiles["command line"]
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+@pytest.mark.filterwarnings("ignore:1 pictures are the same as others")
+def test_the_command_and_the_model_borrow_the_same_profile(pictures: Path, tmp_path: Path, labelled: bool) -> None:
+    teacher, command, library = (tmp_path / f"{name}.json" for name in ("teacher", "command", "library"))
+    by_model(pictures, teacher, "mirror zoom:1.15", "jury")
+    words = ("--pictures", pictures) if labelled else ()
+    done = run("borrow", teacher, "-c", DESCRIPTION, *words, "-o", command)
+    assert done.returncode == 0, done.stderr
+    with Model(DESCRIPTION) as model:
+        model.borrow(teacher, pictures if labelled else ())
+        model.save(library)
+    assert library.read_bytes() == command.read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore:1 pictures are the same as others")
+def test_the_command_and_the_model_transfer_the_same_profile(pictures: Path, tmp_path: Path) -> None:
+    opened = ("--open", DESCRIPTION, "--views", "gaussian:0.1 rotation:20", "--draws", 3)
+    words = ("--open-pictures", pictures, "--closed", DESCRIPTION, "--pictures", pictures)
+    done = run("transfer", *opened, *words, "-o", tmp_path / "command.json")
+    assert done.returncode == 0, done.stderr
+    assert run("noise", pictures, *opened, "-o", tmp_path / "noise.json").returncode == 0
+    with Model(DESCRIPTION) as model:
+        found = model.transfer(tmp_path / "noise.json", pictures, draws=3)
+        model.save(tmp_path / "library.json")
+    assert (tmp_path / "library.json").read_bytes() == (tmp_path / "command.json").read_bytes()
+    assert found.profile == model.profile
+    assert [result.calibrator for result in found.results()][-1] == "transfer"
