@@ -28,9 +28,9 @@ from experiments.writing import fill as fill_marks
 from looktwice import Model
 from looktwice.calibration.metrics import ece
 from looktwice.calibration.votes import Floats, Places, Votes
-from looktwice.decisions.judging import Verdict
 from looktwice.decisions.policy import Policy
 from looktwice.decisions.stream import Observation, Stream
+from looktwice.decisions.verdict import Verdict
 from looktwice.images.collection import Held, Picture
 from looktwice.images.datasets import open_labelled
 from looktwice.images.descriptor import PLACES, Pixels, descriptor

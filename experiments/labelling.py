@@ -27,7 +27,7 @@ from experiments.writing import cells, merge
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.metrics import wilson
 from looktwice.calibration.votes import Floats
-from looktwice.decisions.stored import StoredVerdict
+from looktwice.decisions.verdict import Verdict
 from looktwice.labelling.audit import Audit
 from looktwice.views import GENERAL
 
@@ -64,7 +64,10 @@ def study(name: str, threshold: float) -> list[dict[str, object]]:
         chosen = chosen[accepted[chosen]]
         low, high = wilson(wrong[chosen].sum(), len(chosen))
         random.append((float(high - low), bool(low <= true <= high)))
-        verdicts = [StoredVerdict(str(i), "", float(confidence[i]), "", (), None) for i in np.flatnonzero(accepted)]
+        verdicts = [
+            Verdict(name=str(i), asked=(), label="", confidence=share, low=share, high=share)
+            for i, share in zip(np.flatnonzero(accepted), confidence[accepted].tolist(), strict=True)
+        ]
         audit = Audit(verdicts, draw)
         rate = np.bincount(audit.stratum, wrong[accepted]) / audit.sizes
         oracles.append(_bound(rate[audit.stratum], labels * accepted.mean()) / labels)

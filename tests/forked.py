@@ -28,7 +28,7 @@ Process = multiprocessing.get_context("fork").Process
 COMMAND_LINE = "looktwice.cli.app"
 PRELOADED = (
     *("scipy.optimize", "scipy.stats"),
-    *(f"looktwice.cli.{each}" for each in ("app", "check", "demo", "ledger", "tune")),
+    *(f"looktwice.cli.{each}" for each in ("app", "check", "demo", "ledger", "look", "open_model", "tune")),
     *("looktwice.classifiers.http", "looktwice.model", "looktwice.report"),
     *("faults", "serving", "looktwice.service.app", "looktwice.service.server"),
     "uvicorn.protocols.http.httptools_impl",

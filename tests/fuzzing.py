@@ -41,10 +41,11 @@ from looktwice.classifiers.registry import connect, read_labels
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import Endpoint, HttpSettings, Reply, Transport
 from looktwice.decisions.fitting import Collected, learn
-from looktwice.decisions.judging import Verdict, judge
+from looktwice.decisions.judging import judge
 from looktwice.decisions.policy import DecisionOptions
 from looktwice.decisions.profile import Figure, HeldOut, Profile, Result
-from looktwice.decisions.verdict_files import ScoreFile, unscored_record
+from looktwice.decisions.verdict import Verdict
+from looktwice.decisions.verdict_files import ScoreFile, record
 from looktwice.engine.budget import MICRO, Budget
 from looktwice.engine.ledger import maintenance
 from looktwice.engine.ledger.claims import Account, Claim, Settled
@@ -348,10 +349,10 @@ def part_seeds() -> list[bytes]:
     header = json.dumps({"profile": "p"}, sort_keys=True)
     line = json.dumps(
         {
-            **unscored_record(Unscored("a.png", Cause.STOPPED, "late")),
+            **record(Unscored("a.png", Cause.STOPPED, "late")),
             "label": "cat",
             "confidence": 0.5,
-            "votes": ["cat"],
+            "asked": [{"classifier": "c", "view": "again", "label": "cat", "score": None}],
         }
     )
     return [f"{header}\n{line}\n".encode(), f"{header}\n{line}\n{line[:20]}".encode(), b"other\n"]

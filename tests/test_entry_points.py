@@ -19,8 +19,8 @@ import pytest
 from workshop import answers, run, write_pictures, write_profile
 
 from looktwice.classifiers.registry import connect
-from looktwice.decisions import judging
 from looktwice.decisions.profile import Profile
+from looktwice.decisions.verdict import adjective
 from looktwice.engine import query as queries
 from looktwice.errors import PermanentError, ProfileError, ViewError
 from looktwice.images.image import Image
@@ -180,7 +180,7 @@ def test_an_installed_package_adds_its_view(installed: None) -> None:
     assert str(panel) == SOLARISED
     assert np.array_equal(one, np.where(image.pixels < 127.5, image.pixels, 255 - image.pixels))
     assert np.array_equal(chained, np.where(mirrored < 178.5, mirrored, 255 - mirrored))
-    assert judging.adjective("mirror+solarise:0.7") == "mirrored and solarised"
+    assert adjective("mirror+solarise:0.7") == "mirrored and solarised"
 
 
 def test_an_installed_view_is_among_the_hints(installed: None) -> None:

@@ -324,7 +324,7 @@ def test_a_forked_process_ends_as_it_wants_to_though_the_model_is_asking(tmp_pat
 def test_nothing_is_learned_from_a_part_of_the_pictures() -> None:
     async def stopped() -> None:
         async with lt.AsyncModel(brightest, on_answer=lambda _: model.stop()) as model:
-            with pytest.raises(DataError, match="the run was stopped"):
+            with pytest.raises(lt.LookTwiceError, match="the run was stopped"):
                 await model.fit(IMAGES, LABELS.tolist(), views=VIEWS)
             assert model.profile is None
             model._on_answer = model.engine.on_answer = None
@@ -378,7 +378,7 @@ def test_a_picture_in_any_form_gets_the_same_verdict(tmp_path: Path, profile: Pr
     Pillow.fromarray(IMAGES[0]).save(path)
     forms = [path, str(path), path.read_bytes(), Pillow.open(path), IMAGES[0], lt.Image.of(IMAGES[0])]
     with lt.Model(brightest, profile) as model:
-        verdicts = [replace(model.look(form), name="") for form in forms]
+        verdicts = [model.look(form).model_copy(update={"name": ""}) for form in forms]
     assert verdicts == [verdicts[0]] * len(forms)
 
 

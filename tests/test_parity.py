@@ -34,7 +34,6 @@ from parity import (
     arguments,
     check,
     check_told,
-    of_row,
     of_verdict,
     write_place,
 )
@@ -44,20 +43,20 @@ from workshop import PANEL, call, run, write_pictures, write_profile
 from looktwice import AsyncModel, Model
 from looktwice.classifiers.registry import read_toml
 from looktwice.cli.app import app
-from looktwice.cli.options import _machines as machines
+from looktwice.cli.look import _machines as machines
 from looktwice.decisions import judging
 from looktwice.decisions.evaluation import Evaluation
-from looktwice.decisions.judging import Verdict
 from looktwice.decisions.planning import strictest_guarantee
 from looktwice.decisions.policy import DecisionKeywords, DecisionOptions
 from looktwice.decisions.profile import Profile
+from looktwice.decisions.verdict import Verdict
+from looktwice.decisions.verdict_files import COLUMNS
 from looktwice.engine.ledger.maintenance import DayCost, stats
 from looktwice.engine.options import AskKeywords, AskOptions
 from looktwice.errors import BudgetError, ImageError, LookTwiceError
 from looktwice.images.collection import find, labelled
 from looktwice.images.image import encode_png
 from looktwice.ray import Scorer
-from looktwice.service.replies import VerdictReply
 from looktwice.sklearn import LookTwice
 
 Run = Callable[..., CompletedProcess[str]]
@@ -104,7 +103,7 @@ def test_the_command_line_has_every_option(name: str) -> None:
 
 
 PYTHON = {
-    "fit": {"noise": "calibration.paper:Transfer"},
+    "fit": {},
     "tune": {"sizes": "blocking:Model.tune_sizes", "paper": "blocking:Model.search", "draws": "blocking:Model.search"},
     "look": {"burst": "blocking:Model.burst", "frames": "blocking:Model.burst"},
     "score": {"verify": "decisions.verdict_files:ScoreFile"},
@@ -135,7 +134,8 @@ def test_the_library_takes_what_the_command_takes(name: str) -> None:
     options -= {*options_of(AskOptions), *signature(machines).parameters, "help"}
     options -= set(options_of(DecisionOptions)) if name in ("look", "score", "evaluate") else set()
     elsewhere = {option: place for option, place in (FILES | PYTHON[name]).items() if option in options}
-    taken = set(signature(getattr(Model, name)).parameters) - {"self", "labels", "options", "decision", "on_answer"}
+    listeners = {"on_answer", "on_collected"}
+    taken = set(signature(getattr(Model, name)).parameters) - {"self", "labels", "options", "decision", *listeners}
     called = {"pictures": "picture"} if name in ("look", "check") else {}
     assert {called.get(option, option) for option in options - set(elsewhere)} == taken
     assert all(callable(resolve_name(f"looktwice.{place}")) for place in elsewhere.values())
@@ -147,12 +147,6 @@ def test_the_estimator_has_every_option_with_the_same_default() -> None:
     parameters = LookTwice().get_params()
     for name in options_of(AskOptions) + options_of(DecisionOptions):
         assert parameters[name] == defaults[name], name
-
-
-def test_the_service_replies_with_every_field() -> None:
-    verdict = Verdict("a", "ant", 0.9, 0.8, 0.95, "ant", (("mirror", "bee"),), 2)
-    assert set(VerdictReply.model_fields) == set(verdict.to_dict())
-    assert VerdictReply.model_validate(verdict.to_dict(), strict=True).model_dump() == verdict.to_dict()
 
 
 # Decisions
@@ -212,7 +206,7 @@ def look_and_score(run: Run, place: Path, tmp_path: Path, options: DecisionKeywo
         scored = run("score", *words, "--out", tmp_path / f"out.{ending}")
         assert scored.returncode == 0, scored.stderr
         rows = read(tmp_path / f"out.{ending}")
-        check([of_row(row, verdict) for row, verdict in zip(rows, expected, strict=True)], expected)
+        check(rows, expected)
 
 
 def read(path: Path) -> list[Told]:
@@ -221,7 +215,7 @@ def read(path: Path) -> list[Told]:
         return [json.loads(line) for line in path.read_text().splitlines()]
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    parts = ("confidence", "low", "high", "agree", "queries", "votes", "prediction_set", "score", "familiarity")
+    parts = [name for name, kind in COLUMNS.items() if kind not in ("text", "flag")]
     parsed = [{name: json.loads(row[name]) for name in parts if row[name]} for row in rows]
     return [{name: text or None for name, text in row.items()} | more for row, more in zip(rows, parsed, strict=True)]
 
@@ -324,7 +318,7 @@ def test_a_worker_on_ray(place: Path, options: DecisionKeywords) -> None:
     pytest.importorskip("pyarrow")
     rows = worked(place, AskOptions(ledger="off"), DecisionOptions(**options))
     expected = judged(place, DecisionOptions(**options))
-    check([of_row(row, verdict) for row, verdict in zip(rows, expected, strict=True)], expected)
+    check(rows, expected)
 
 
 def worked(place: Path, ask: AskOptions, decide: DecisionOptions = PLAIN) -> list[Told]:
@@ -369,9 +363,8 @@ def test_a_burst_is_judged_alike(place: Path) -> None:
         expected = model.burst([file.read_bytes() for file in photos])
     words = ("--profile", place / "profile.json")
     told = json.loads(call("look", "--burst", *photos, *words, "--json").stdout)
-    views = [view for view, _ in expected.votes]
-    votes = [{**vote, "view": view} for vote, view in zip(told["votes"], views, strict=True)]
-    check([{**told, "name": expected.name, "votes": votes, "sentence": expected.sentence()}], [expected])
+    views = [{**asked, "view": own.view} for asked, own in zip(told["asked"], expected.asked, strict=True)]
+    check([{**told, "name": expected.name, "asked": views, "sentence": expected.sentence}], [expected])
     with started_here("serve", *words, *arguments({"max_error": 0.08, "coverage": 0.9})) as service:
         said = service.form("/v1/burst", *[(file.name, file.read_bytes()) for file in photos]).json()
     check([{**said, "name": expected.name}], [expected])
@@ -438,19 +431,13 @@ Door = Callable[[Asked, Path, dict[str, Any]], list[Told]]
 def by_look(asked: Asked, tmp_path: Path, options: dict[str, Any], run: Run = call) -> list[Told]:
     done = run("look", *asked.pictures, "--profile", asked.profile, "--json", *arguments(options))
     told = [json.loads(line) for line in done.stdout.splitlines()]
-    return [{**each, "name": Path(each["name"]).name} for each in told if "votes" in each]
+    return [{**each, "name": Path(each["name"]).name} for each in told if "asked" in each]
 
 
 def by_score(asked: Asked, tmp_path: Path, options: dict[str, Any], run: Run = call) -> list[Told]:
     out = tmp_path / "verdicts.jsonl"
     run("score", asked.folder / "pictures", "--profile", asked.profile, "--out", out, *arguments(options))
-    return [with_views(row) for row in read(out) if row["votes"]]
-
-
-def with_views(row: Told) -> Told:
-    """A row of a file, with the names of the views, which it has not."""
-    votes = [{"view": str(view), "label": label} for view, label in zip(PANEL, row["votes"], strict=True)]
-    return {**row, "votes": votes}
+    return [row for row in read(out) if row["asked"]]
 
 
 def by_service(asked: Asked, tmp_path: Path, options: dict[str, Any]) -> list[Told]:
@@ -465,7 +452,7 @@ def by_served_process(asked: Asked, tmp_path: Path, options: dict[str, Any]) -> 
 
 def looked_at(service: Client, asked: Asked) -> list[Told]:
     said = [service.form("/v1/look", (file.name, file.read_bytes())).json() for file in asked.pictures]
-    return [reply for reply in said if "votes" in reply]
+    return [reply for reply in said if "asked" in reply]
 
 
 def by_model_look(asked: Asked, tmp_path: Path, options: dict[str, Any]) -> list[Told]:
@@ -507,7 +494,7 @@ def by_estimator(asked: Asked, tmp_path: Path, options: dict[str, Any]) -> list[
 
 def by_worker(asked: Asked, tmp_path: Path, options: dict[str, Any]) -> list[Told]:
     pytest.importorskip("pyarrow")
-    return [with_views(row) for row in worked(asked.folder, AskOptions(**options)) if row["votes"]]
+    return [row for row in worked(asked.folder, AskOptions(**options)) if row["asked"]]
 
 
 DOORS: dict[str, Door] = {

@@ -77,7 +77,7 @@ async def test_scorers_give_the_answers_of_one_machine_and_ask_each_question_onc
     assert sum(scorer.progress.sent for scorer in crew.scorers if scorer.progress) == asked
     for row in one:
         assert isinstance(row, Row)
-        assert (rows[row.name]["base"], tuple(rows[row.name]["votes"])) == (row.base, row.views)
+        assert [asked["label"] for asked in rows[row.name]["asked"]] == [row.base, *row.views]
 
 
 def test_the_same_picture_in_two_batches_is_asked_about_once(database: str, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from workshop import run
 from looktwice import LookTwice, Model
 from looktwice.calibration.crossfit import ONE_QUERY, OWN
 from looktwice.classifiers.registry import read_toml
-from looktwice.decisions.judging import Verdict
 from looktwice.decisions.profile import Profile
+from looktwice.decisions.verdict import Verdict
 from looktwice.errors import LookTwiceError, ProfileError
 from looktwice.images.collection import Picture, labelled
 
@@ -85,7 +85,7 @@ def test_a_verdict_says_what_it_rests_on(place: Path) -> None:
         together = model.burst([pictures()[500], pictures()[500]])
     assert whole.evidence == early.evidence == together.evidence == "scores"
     assert whole.score is not None
-    assert f"a score of {whole.score:.3g}" in whole.sentence()
+    assert f"a score of {whole.score:.3g}" in whole.sentence
     assert whole.prediction_set
     assert whole.low <= whole.confidence <= whole.high
 

@@ -464,8 +464,9 @@ class Rows(lt.LookTwice):
         X, y = validate_data(self, X, y)
         return super().fit(drawn(X), y)
 
-    def _votes(self, X: Any) -> Any:
-        return super()._votes(drawn(validate_data(self, X, reset=False)) if hasattr(self, "profile_") else X)
+    def _verdicts(self, X: Any, options: Any) -> Any:
+        pictures = drawn(validate_data(self, X, reset=False)) if hasattr(self, "profile_") else X
+        return super()._verdicts(pictures, options)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()  # type: ignore[no-untyped-call]
@@ -480,6 +481,7 @@ def drawn(rows: np.ndarray) -> list[np.ndarray]:
 CANNOT_HOLD = {
     "check_classifiers_train": "a closed classifier learns no labels, so fitting does not make it accurate",
     "check_classifiers_classes": "a closed classifier has its own labels; others alone are an error",
+    "check_classifiers_one_label": "one class teaches no confidence, which `Model.fit` says before anything is asked",
     "check_fit2d_1sample": "one picture teaches no confidence, which is said with a FitError",
     **dict.fromkeys(
         ("check_fit2d_1feature", "check_fit_idempotent", "check_fit_check_is_fitted", "check_n_features_in"),

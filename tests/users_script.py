@@ -15,7 +15,7 @@ def doubtful(folder: Path) -> list[str]:
         first: lt.Verdict = model.look(folder / "cat.jpg")
         print(first.label.upper(), f"{first.confidence:.3f}")
         verdicts = list(model.score(folder, lt.DecisionOptions(max_error=0.02)))
-    return [v.sentence() for v in verdicts if isinstance(v, lt.Verdict) and v.decision == "review"]
+    return [v.sentence for v in verdicts if isinstance(v, lt.Verdict) and v.decision == "review"]
 
 
 def from_votes(base: list[str], views: list[list[str]], truths: list[str]) -> float:

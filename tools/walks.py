@@ -1,11 +1,11 @@
-"""How many files of ours one picture passes through, from the door to the verdict.
+"""How many files of ours one picture passes through, from the interface to the verdict, or to a profile.
 
-    python tools/walks.py            the three walks beside their goals; exits with 1 if one is longer
+    python tools/walks.py            the walks beside their goals; exits with 1 if one is longer
     python tools/walks.py --files    with the files
 
 A walk counts every file of src/looktwice in which a function is called while the picture is looked at; importing a file
-does not count. The first two walks begin with the command line and the opening of profile, classifier and ledger; what
-a picture passes through once a model is open is counted apart.
+does not count. The walks of commands begin with the command line and the opening of profile, classifier and ledger;
+what a picture passes through once a model is open is counted apart.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from looktwice.service.guards import Tokens
 
 SOURCE = Path(lt.__file__).parent
 DEMO = Path(str(files("looktwice") / "demo"))
-GOALS = {"look, a local model": 18, "look, with a SQLite ledger": 24, "POST /v1/look": 20}
+GOALS = dict.fromkeys(("look", "look, with a SQLite ledger", "POST /v1/look", "fit"), 24)
 
 
 @contextmanager
@@ -68,10 +68,10 @@ def ours(seen: set[str]) -> list[str]:
     return sorted(name.removeprefix(f"{SOURCE}/") for name in seen)
 
 
-def look(picture: Path, profile: Path, *options: str) -> list[str]:
-    """The walk of the command `look`."""
+def command(*words: object) -> list[str]:
+    """The walk of a command."""
     with watching() as seen, redirect_stdout(io.StringIO()):
-        app(["look", str(picture), "-p", str(profile), "--json", *options], standalone_mode=False)
+        app([*map(str, words), "--json"], standalone_mode=False)
     return ours(seen)
 
 
@@ -140,11 +140,15 @@ def main() -> None:
                     return ours(seen)
 
         walks = {
-            "look, a local model": look(folder / "a.png", folder / "profile.json"),
-            "look, with a SQLite ledger": look(
-                folder / "a.png", folder / "profile.json", "--ledger", str(folder / "ledger.db")
+            "look": command("look", folder / "a.png", "-p", folder / "profile.json"),
+            "look, with a SQLite ledger": command(
+                "look", folder / "a.png", "-p", folder / "profile.json", "--ledger", folder / "ledger.db"
             ),
             "POST /v1/look": asyncio.run(served()),
+            "fit": command(
+                *("fit", DEMO / "pictures.npz", "--take", ":60", "-c", DEMO / "fashion.toml"),
+                *("-o", folder / "new.json"),
+            ),
         }
         walks["a look with an open model"] = asyncio.run(alone())
     for title, found in walks.items():

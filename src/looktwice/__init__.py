@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from looktwice import views as views
     from looktwice.blocking import Model as Model
     from looktwice.calibration import metrics as metrics
-    from looktwice.calibration.jury import Jury as Jury
-    from looktwice.calibration.votes import LabelledVotes as LabelledVotes
-    from looktwice.calibration.votes import Votes as Votes
-    from looktwice.classifiers.registry import connect as connect
-    from looktwice.decisions.evaluation import Evaluation as Evaluation
-    from looktwice.decisions.judging import Verdict as Verdict
-    from looktwice.decisions.policy import DecisionOptions as DecisionOptions
-    from looktwice.decisions.profile import Profile as Profile
-    from looktwice.engine.engine import QueryEngine as QueryEngine
-    from looktwice.engine.options import AskOptions as AskOptions
-    from looktwice.engine.outcome import Unscored as Unscored
     from looktwice.errors import LookTwiceError as LookTwiceError
-    from looktwice.images.image import Image as Image
+    from looktwice.model import AskOptions as AskOptions
     from looktwice.model import AsyncModel as AsyncModel
+    from looktwice.model import DecisionOptions as DecisionOptions
+    from looktwice.model import Evaluation as Evaluation
+    from looktwice.model import Image as Image
+    from looktwice.model import Jury as Jury
+    from looktwice.model import LabelledVotes as LabelledVotes
+    from looktwice.model import Panel as Panel
+    from looktwice.model import Profile as Profile
+    from looktwice.model import QueryEngine as QueryEngine
+    from looktwice.model import Unscored as Unscored
+    from looktwice.model import Verdict as Verdict
+    from looktwice.model import Votes as Votes
+    from looktwice.model import connect as connect
     from looktwice.sklearn import LookTwice as LookTwice
-    from looktwice.views import Panel as Panel
 
 _HOMES = {
     "QueryEngine": "engine.engine",
@@ -48,7 +48,7 @@ _HOMES = {
     "LookTwice": "sklearn",
     "LookTwiceError": "errors",
     "Unscored": "engine.outcome",
-    "Verdict": "decisions.judging",
+    "Verdict": "decisions.verdict",
     "Votes": "calibration.votes",
     "connect": "classifiers.registry",
 }

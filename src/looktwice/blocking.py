@@ -15,14 +15,18 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar, Unpack
 
-from looktwice.classifiers.registry import Source
-from looktwice.decisions.profile import Profile
-from looktwice.engine.engine import QueryEngine
-from looktwice.engine.options import AskKeywords, AskOptions
-from looktwice.engine.outcome import Progress
-from looktwice.engine.query import OnAnswer
 from looktwice.errors import LookTwiceError
-from looktwice.model import AsyncModel, ShowProgress
+from looktwice.model import (
+    AskKeywords,
+    AskOptions,
+    AsyncModel,
+    OnAnswer,
+    Profile,
+    Progress,
+    QueryEngine,
+    ShowProgress,
+    Source,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -313,6 +317,9 @@ class Model:
     learn = _passed_on(AsyncModel.learn)
     frames = _passed_on(AsyncModel.frames)
     typical_price = _passed_on(AsyncModel.typical_price)
+    ledger_name = _passed_on(AsyncModel.ledger_name)
+    days = _passed_on(AsyncModel.days)
+    sends_to = _passed_on(AsyncModel.sends_to)
     monitor = _passed_on(AsyncModel.monitor)
     reliability_svg = _passed_on(AsyncModel.reliability_svg)
     rendered = _passed_on(AsyncModel.rendered)
@@ -327,6 +334,8 @@ class Model:
     tune = _waiting(AsyncModel.tune)
     tune_sizes = _waiting(AsyncModel.tune_sizes)
     search = _waiting(AsyncModel.search)
+    transfer = _waiting(AsyncModel.transfer)
+    borrow = _waiting(AsyncModel.borrow)
     look = _waiting(AsyncModel.look)
     burst = _waiting(AsyncModel.burst)
     score_burst = _waiting(AsyncModel.score_burst)

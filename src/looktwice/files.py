@@ -38,11 +38,10 @@ LOCKED = (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
 """Errors of the system for a lock that another process holds."""
 
 
-Kind = Literal["text", "texts", "whole", "number", "bytes"]
-Columns = Mapping[str, Kind]
-"""The name of each column and what it holds, in their order."""
+Kind = Literal["text", "texts", "whole", "number", "flag", "bytes"]
+Columns = Mapping[str, "Kind | Columns"]
+"""The name of each column and what it holds, in their order; columns in a column are those of a list of records."""
 Rows = Iterable[Sequence[object]]
-"""How a database begins."""
 UNKNOWN = "backslashreplace"
 """What stands for bytes in the name of a file that are not UTF-8: `\\udcff` for ff, as in JSON."""
 FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
@@ -255,13 +254,19 @@ def write_parquet(path: Path, columns: Columns, rows: Rows) -> int:
 def arrow_table(columns: Columns, rows: Rows) -> pa.Table:
     """Rows as a table of pyarrow, with the same schema whatever they hold."""
     pa, _ = arrow()
-    types = {"text": pa.string(), "texts": pa.list_(pa.string()), "whole": pa.int64(), "number": pa.float64()}
-    types["bytes"] = pa.binary()
     cells = list(zip(*rows, strict=True)) or [()] * len(columns)
     arrays = [
-        pa.array(map(_in_utf8, column), types[kind]) for column, kind in zip(cells, columns.values(), strict=True)
+        pa.array(map(_in_utf8, column), _arrow_type(kind)) for column, kind in zip(cells, columns.values(), strict=True)
     ]
     return pa.table(arrays, list(columns))
+
+
+def _arrow_type(kind: Kind | Columns) -> pa.DataType:
+    pa, _ = arrow()
+    if isinstance(kind, Mapping):
+        return pa.list_(pa.struct([(name, _arrow_type(part)) for name, part in kind.items()]))
+    types = {"text": pa.string(), "texts": pa.list_(pa.string()), "whole": pa.int64(), "number": pa.float64()}
+    return (types | {"flag": pa.bool_(), "bytes": pa.binary()})[kind]
 
 
 def _write_csv(path: Path, columns: Columns, rows: Rows) -> int:
@@ -270,7 +275,7 @@ def _write_csv(path: Path, columns: Columns, rows: Rows) -> int:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         for count, row in enumerate(rows, 1):  # noqa: B007
-            cells = [json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value for value in row]
+            cells = [json.dumps(cell, ensure_ascii=False) if isinstance(cell, list | tuple) else cell for cell in row]
             writer.writerow([to_cell(cell) if isinstance(cell, str) else cell for cell in cells])
     return count
 

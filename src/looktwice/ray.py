@@ -23,17 +23,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice import AskOptions, DecisionOptions, Model, Profile, Unscored, Verdict, files
-from looktwice.decisions.verdict_files import COLUMNS, record, unscored_record
 from looktwice.errors import DataError, MissingExtra
-from looktwice.images.collection import ENDINGS, few, find
-from looktwice.images.image import encode_png, shown
+from looktwice.model import (
+    PICTURE_ENDINGS,
+    VERDICT_COLUMNS,
+    Progress,
+    encode_png,
+    few,
+    find,
+    one,
+    shown,
+    verdict_record,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileInfo, FileSystem
     from ray.data import Dataset
 
-    from looktwice.engine.outcome import Progress
 
 __all__ = ["Scorer"]
 
@@ -46,7 +53,7 @@ TEXT: files.Kind = "text"
 READING = 0.1
 """Processors of a task that reads or writes; a scorer leaves as much of its own."""
 IMAGE_COLUMNS = ("image", "bytes", "img", "content", "data", "jpg", "jpeg", "png", "webp")
-IN_FOLDERS = (*ENDINGS, ".parquet", ".tar")
+IN_FOLDERS = (*PICTURE_ENDINGS, ".parquet", ".tar")
 """Endings of the files that are taken from a folder, in any case."""
 NAME_COLUMNS = ("name", "file_name", "filename", "file", "path", "key", "__key__", "id")
 
@@ -87,15 +94,15 @@ class Scorer:
 
     def verdicts(self, batch: Batch) -> list[Verdict | Unscored]:
         """The verdict on each picture of a batch, or why there is none."""
-        pictures = [b"" if picture is None else picture for picture in batch[self._image]]
-        verdicts = self.model.score(pictures, self._decide)
-        return [replace(verdict, name=str(name)) for verdict, name in zip(verdicts, batch[self._name], strict=True)]
+        rows = zip(batch[self._image], batch[self._name], strict=True)
+        pictures = [one(b"" if content is None else content, str(name)) for content, name in rows]
+        return list(self.model.score(pictures, self._decide))
 
     def table(self, batch: Batch, verdicts: Sequence[Verdict | Unscored]) -> pa.Table:
         """Verdicts as an Arrow table."""
-        records = [unscored_record(each) if isinstance(each, Unscored) else record(each) for each in verdicts]
-        columns: files.Columns = {**COLUMNS, **dict.fromkeys(self._keep, TEXT)}
-        kept = zip(*(batch[column] for column in self._keep), strict=True) if self._keep else [()] * len(records)
+        records = map(verdict_record, verdicts)
+        columns: files.Columns = {**VERDICT_COLUMNS, **dict.fromkeys(self._keep, TEXT)}
+        kept = zip(*(batch[column] for column in self._keep), strict=True) if self._keep else [()] * len(verdicts)
         return files.arrow_table(columns, [[*row.values(), *more] for row, more in zip(records, kept, strict=True)])
 
     def _note(self, progress: Progress) -> None:
@@ -282,7 +289,7 @@ def _tars(group: Sequence[File], done: Collection[str]) -> Iterator[Dataset]:
 def _members(paths: Mapping[str, File], done: Collection[str], batch: Batch) -> pa.Table:
     rows = []
     for place, (key, path) in enumerate(zip(batch["__key__"], batch["path"], strict=True)):
-        for ending in (column for column in batch if f".{column}".lower().endswith(ENDINGS)):
+        for ending in (column for column in batch if f".{column}".lower().endswith(PICTURE_ENDINGS)):
             if (content := batch[ending][place]) is not None:
                 file = paths[str(path)]
                 rows.append((f"{file.name}#{key}.{ending}", content, file.source))

@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Self, get_type_hints
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from looktwice.blocking import Model
-from looktwice.calibration import calibrators
-from looktwice.calibration.base import Calibrator
-from looktwice.calibration.conformal import SetKind, draws
-from looktwice.calibration.votes import Codes, Floats, Places, Votes
-from looktwice.classifiers import trust
-from looktwice.classifiers.base import Classifier
-from looktwice.classifiers.python import PerObject
-from looktwice.classifiers.registry import Source
-from looktwice.decisions.fitting import Collected
-from looktwice.decisions.judging import Verdict
-from looktwice.decisions.policy import FALSE_ALARMS, DecisionKeywords, DecisionOptions, Unfamiliar
-from looktwice.decisions.profile import Profile
-from looktwice.engine.budget import Money
-from looktwice.engine.options import AskKeywords, AskOptions
-from looktwice.engine.outcome import Unscored
-from looktwice.engine.query import Scores
+from looktwice import AskOptions, DecisionOptions, Model, Profile, Unscored, Verdict
 from looktwice.errors import FitError, MissingExtra
-from looktwice.images.collection import Picture, PicturesLike, many, one, with_truths
-from looktwice.model import panel_of
-from looktwice.views import Panel
+from looktwice.model import (
+    FALSE_ALARMS,
+    Calibrator,
+    Classifier,
+    Collected,
+    Floats,
+    Money,
+    Panel,
+    Picture,
+    PicturesLike,
+    Scores,
+    SetKind,
+    Source,
+    Unfamiliar,
+    many,
+    one,
+)
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -41,12 +40,14 @@ try:
 except ImportError:
     raise MissingExtra("scikit-learn's tools", "sklearn") from None
 
+Options = TypeVar("Options", AskOptions, DecisionOptions)
 COVERAGE = 0.9
 """The default coverage of the sets of `predict_set`."""
-_TURNS = PerObject(threading.Lock)
-"""A connected classifier serves one event loop at a time, so estimators that share one take turns."""
+_TURN = threading.Lock()
+"""A connected classifier serves one event loop at a time, so estimators that have one take turns."""
 
 
+@dataclass(eq=False, repr=False)
 class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A closed classifier that says how sure it is.
 
@@ -101,61 +102,32 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ((60, 2), True)
     """
 
-    def __init__(
-        self,
-        classifier: Source | None = None,
-        views: Panel | str | None = None,
-        calibrator: Calibrator | str = "jury",
-        seed: int = 0,
-        ledger: str | None = "memory",
-        budget: int | str | None = None,
-        money: Money | None = None,
-        price: Money | None = None,
-        prices: str | Path | None = None,
-        rate: float | None = None,
-        concurrency: int | None = None,
-        canaries: int = 0,
-        per_day: int | None = None,
-        money_per_day: Money | None = None,
-        longest_wait: float = 900.0,
-        scores: Scores = "use",
-        working_size: int | None = None,
-        batch: bool = False,
-        label_check: int = 20,
-        adaptive: bool = False,
-        max_error: float | None = None,
-        level: float = 0.95,
-        coverage: float | None = None,
-        sets: SetKind = "adaptive",
-        unfamiliar: Unfamiliar = "review",
-        false_alarms: float = FALSE_ALARMS,
-    ) -> None:
-        self.classifier = classifier
-        self.views = views
-        self.calibrator = calibrator
-        self.seed = seed
-        self.ledger = ledger
-        self.budget = budget
-        self.money = money
-        self.price = price
-        self.prices = prices
-        self.rate = rate
-        self.concurrency = concurrency
-        self.canaries = canaries
-        self.per_day = per_day
-        self.money_per_day = money_per_day
-        self.longest_wait = longest_wait
-        self.scores = scores
-        self.working_size = working_size
-        self.batch = batch
-        self.label_check = label_check
-        self.adaptive = adaptive
-        self.max_error = max_error
-        self.level = level
-        self.coverage = coverage
-        self.sets = sets
-        self.unfamiliar = unfamiliar
-        self.false_alarms = false_alarms
+    classifier: Source | None = None
+    views: Panel | str | None = None
+    calibrator: Calibrator | str = "jury"
+    seed: int = 0
+    ledger: str | None = "memory"
+    budget: int | str | None = None
+    money: Money | None = None
+    price: Money | None = None
+    prices: str | Path | None = None
+    rate: float | None = None
+    concurrency: int | None = None
+    canaries: int = 0
+    per_day: int | None = None
+    money_per_day: Money | None = None
+    longest_wait: float = 900.0
+    scores: Scores = "use"
+    working_size: int | None = None
+    batch: bool = False
+    label_check: int = 20
+    adaptive: bool = False
+    max_error: float | None = None
+    level: float = 0.95
+    coverage: float | None = None
+    sets: SetKind = "adaptive"
+    unfamiliar: Unfamiliar = "review"
+    false_alarms: float = FALSE_ALARMS
 
     def fit(self, X: PicturesLike, y: ArrayLike) -> Self:
         """Learn from pictures and their true labels.
@@ -165,51 +137,41 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         truths = column_or_1d(y, warn=True)
         check_classification_targets(truths)
-        pictures = with_truths(_pictures(X), _texts(truths))
-        panel, calibrator = panel_of(self.views), calibrators.named(self.calibrator)
         with self._opened(None, self.seed) as model:
-            self.profile_ = model.learn(_complete(model.ask(pictures, views=panel)), calibrator)
+            self.profile_ = model.fit(
+                _pictures(X),
+                _texts(truths),
+                views=self.views,
+                calibrator=self.calibrator,
+                on_collected=_check_complete,
+            )
         self.classes_ = np.unique(truths)
         return self
 
     def predict(self, X: PicturesLike) -> NDArray[np.generic]:
         """(n,): the label of each verdict; where that is none of `classes_`, the most probable one that is."""
-        votes = self._votes(X)
-        places = np.zeros(len(votes), np.intp)
-        for rows, part in self._apart(votes):
-            places[rows] = self._places(part)
-        labels: NDArray[np.generic] = self.classes_[places]
+        verdicts = self._complete(X, DecisionOptions())
+        labels: NDArray[np.generic] = self.classes_[self._places(verdicts)]
         return labels
 
     def predict_proba(self, X: PicturesLike) -> Floats:
         """(n, len(classes_)): the probability of each label of `classes_`, given that it is one of them."""
-        votes = self._votes(X)
-        found = np.zeros((len(votes), len(self.classes_)))
-        for rows, part in self._apart(votes):
-            found[rows] = self._probabilities(part)
-        return found
+        return self._probabilities(self._complete(X, DecisionOptions()))
 
     def predict_set(self, X: PicturesLike, coverage: float | None = None) -> NDArray[np.bool_]:
         """(n, len(classes_)): whether each label is in the prediction set, which holds the truth so often."""
-        check_is_fitted(self, "profile_")
-        wanted = self.coverage if coverage is None else coverage
-        conformal = self.profile_.held_out.conformal(COVERAGE if wanted is None else wanted, self.sets)
-        votes = self._votes(X)
-        members = np.zeros((len(votes), len(self.classes_)), bool)
-        for rows, part in self._apart(votes):
-            distribution = self.profile_.restored_calibrator().distribution(part)
-            sets = conformal.sets(distribution, draws(part))
-            inside = [sets.hold(distribution, np.full(len(part), code)) for code in self._codes(part)]
-            members[rows] = np.stack(inside, axis=1)
-            members[rows, self._places(part)] = True
+        coverage = coverage or self.coverage or COVERAGE
+        verdicts = self._complete(X, DecisionOptions(coverage=coverage, sets=self.sets))
+        members = np.zeros((len(verdicts), len(self.classes_)), bool)
+        for row, verdict in enumerate(verdicts):
+            listed, inside = {option.label for option in verdict.distribution}, verdict.prediction_set or ()
+            members[row] = [label in inside or (None in inside and label not in listed) for label in self._labels()]
+        members[np.arange(len(verdicts)), self._places(verdicts)] = True
         return members
 
     def verdicts(self, X: PicturesLike) -> list[Verdict | Unscored]:
         """What `looktwice look` says about each picture: label, confidence, decision, prediction set, or why not."""
-        check_is_fitted(self, "profile_")
-        options = DecisionOptions(**{name: getattr(self, name) for name in get_type_hints(DecisionKeywords)})
-        with self._opened(self.profile_) as model:
-            return list(model.score(_pictures(X), options))
+        return self._verdicts(X, self._options(DecisionOptions))
 
     def familiarity(self, X: PicturesLike) -> Floats:
         """(n,): how much each picture is like those of `fit`, a p-value in (0, 1]; costs no query.
@@ -223,41 +185,51 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | Path) -> None:
         """Write the profile as JSON; `looktwice.Model.load` reads it."""
         check_is_fitted(self, "profile_")
-        self.profile_.save(Path(path))
-        trust.remember(self.profile_.classifier)
+        with self._opened(self.profile_) as model:
+            model.save(path)
 
-    def _votes(self, X: PicturesLike) -> Votes:
+    def _verdicts(self, X: PicturesLike, options: DecisionOptions) -> list[Verdict | Unscored]:
         check_is_fitted(self, "profile_")
         with self._opened(self.profile_) as model:
-            return _complete(model.ask(_pictures(X))).votes
+            return list(model.score(_pictures(X), options))
 
-    def _apart(self, votes: Votes) -> Iterator[tuple[Places, Votes]]:
-        """Parts of the votes in which no picture is judged by new labels that were said of others."""
-        return votes.apart(len(self.profile_.vocabulary), self.profile_.classes)
+    def _complete(self, X: PicturesLike, options: DecisionOptions) -> list[Verdict]:
+        """A verdict on every picture; an error about the first that has none. What was answered is in the ledger."""
+        found = self._verdicts(X, options)
+        if failed := next((verdict for verdict in found if isinstance(verdict, Unscored)), None):
+            raise failed.error()
+        return [verdict for verdict in found if isinstance(verdict, Verdict)]
 
-    def _codes(self, votes: Votes) -> Codes:
-        """(len(classes_),): the code of each class."""
-        return votes.codes(_texts(self.classes_))
+    def _labels(self) -> list[str]:
+        """The classes as the classifier says them."""
+        return _texts(self.classes_)
 
-    def _probabilities(self, votes: Votes) -> Floats:
-        distribution = self.profile_.restored_calibrator().distribution(votes)
-        columns = [distribution.of(np.full(len(votes), code)) for code in self._codes(votes)]
-        found = np.stack(columns, axis=1)
+    def _probabilities(self, verdicts: Sequence[Verdict]) -> Floats:
+        found = np.zeros((len(verdicts), len(self.classes_)))
+        for row, verdict in enumerate(verdicts):
+            listed = {option.label: option.probability for option in verdict.distribution}
+            others = max(self.profile_.classes - len(listed), 0)
+            unlisted = max(0.0, 1.0 - sum(listed.values())) / others if others else 0.0
+            found[row] = [listed.get(label, unlisted) for label in self._labels()]
         total = found.sum(axis=1, keepdims=True)
-        return np.where(total > 0, found / np.where(total > 0, total, 1.0), 1.0 / len(columns))
+        return np.where(total > 0, found / np.where(total > 0, total, 1.0), 1.0 / len(self.classes_))
 
-    def _places(self, votes: Votes) -> NDArray[np.intp]:
+    def _places(self, verdicts: Sequence[Verdict]) -> NDArray[np.intp]:
         """(n,): which of the classes is believed."""
-        believed = self.profile_.restored_calibrator().predict(votes)[:, None] == self._codes(votes)
-        return np.where(believed.any(axis=1), believed.argmax(axis=1), self._probabilities(votes).argmax(axis=1))
+        believed = np.array([[verdict.label == label for label in self._labels()] for verdict in verdicts])
+        believed = believed.reshape(len(verdicts), len(self.classes_))
+        return np.where(believed.any(axis=1), believed.argmax(axis=1), self._probabilities(verdicts).argmax(axis=1))
+
+    def _options(self, kind: type[Options]) -> Options:
+        """The parameters that are options of this kind."""
+        return kind(**{field.name: getattr(self, field.name) for field in fields(kind) if hasattr(self, field.name)})
 
     @contextmanager
     def _opened(self, profile: Profile | None, seed: int | None = None) -> Iterator[Model]:
         if self.classifier is None:
             raise FitError("LookTwice needs a classifier: a description, a function or a connected classifier")
-        options = AskOptions(**{name: getattr(self, name) for name in get_type_hints(AskKeywords)})
-        turn = _TURNS.of(self.classifier) if isinstance(self.classifier, Classifier) else nullcontext()
-        with turn, Model(self.classifier, profile, options=options, seed=seed) as model:
+        turn = _TURN if isinstance(self.classifier, Classifier) else nullcontext()
+        with turn, Model(self.classifier, profile, options=self._options(AskOptions), seed=seed) as model:
             yield model
 
     def __sklearn_clone__(self) -> Self:
@@ -285,8 +257,7 @@ def _texts(labels: NDArray[np.generic]) -> list[str]:
     return [str(label) for label in (labels.astype(np.int64) if labels.dtype.kind == "f" else labels).tolist()]
 
 
-def _complete(collected: Collected) -> Collected:
-    """The answers about all pictures; an error about the first that has none. What was answered is in the ledger."""
+def _check_complete(collected: Collected) -> None:
+    """An error about the first picture that was not scored. What was answered is in the ledger."""
     if collected.unscored:
         raise collected.unscored[0].error()
-    return collected

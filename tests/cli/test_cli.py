@@ -60,7 +60,7 @@ def test_look_says_label_confidence_and_why(profile: Path, shirt: Path) -> None:
     verdict = json.loads(run("look", shirt, "-p", profile, "--json").stdout)
     assert 0 < verdict["confidence"] < 1
     assert verdict["queries"] == 6
-    assert [vote["view"] for vote in verdict["votes"]] == ["mirror", *["rotation:15"] * 4]
+    assert [asked["view"] for asked in verdict["asked"]] == ["again", "mirror", *["rotation:15"] * 4]
 
 
 def test_a_burst_of_photos_gives_one_verdict(profile: Path, shirt: Path, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_burst_of_photos_gives_one_verdict(profile: Path, shirt: Path, tmp_pat
     assert done.returncode == 0, done.stderr
     verdict = json.loads(done.stdout)
     assert verdict["queries"] == 4
-    assert len(verdict["votes"]) == 3
+    assert len(verdict["asked"]) == 4
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])

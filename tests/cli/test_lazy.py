@@ -1,62 +1,42 @@
-"""Commands that are built when they are called."""
+"""Commands that are imported and built when they are called."""
 
-import typer
+import sys
+
+import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
+from workshop import run
 
-from looktwice.cli.lazy import LazyGroup
-
-
-def lazy() -> tuple[typer.Typer, LazyGroup]:
-    source, group = typer.Typer(), typer.Typer(name="ledger", help="What was asked.", no_args_is_help=True)
-
-    @source.command()
-    def greet(name: str, loud: bool = False) -> None:
-        """Say hello."""
-        typer.echo(f"hello {name}".upper() if loud else f"hello {name}")
-
-    @source.command("long-name")
-    def other() -> None:
-        """Say nothing."""
-
-    @group.command()
-    def show() -> None:
-        """Show it."""
-        typer.echo("shown")
-
-    source.add_typer(group)
-
-    class Commands(LazyGroup):
-        pass
-
-    Commands.source = source
-    app = typer.Typer(cls=Commands, add_completion=False)
-    app.callback()(lambda: None)
-    built = get_command(app)
-    assert isinstance(built, LazyGroup)
-    return app, built
+from looktwice.cli import app as command_line
+from looktwice.cli.app import COMMANDS, app, built
 
 
-def test_only_the_command_that_is_called_is_built() -> None:
-    _, group = lazy()
-    assert group.list_commands(None) == ["greet", "long-name", "ledger"]
-    assert not group.built._built
-    first = group.built["greet"]
-    assert list(group.built._built) == ["greet"]
-    assert group.built["greet"] is first
-    assert len(group.built) == 3
+def test_only_the_command_that_is_called_is_imported() -> None:
+    code = "import sys; from looktwice.cli.app import app, main; main()"
+    loaded = "print([name for name in sys.modules if name.startswith('looktwice.')], file=sys.stderr)"
+    done = run("--help")
+    assert done.returncode == 0
+    assert all(f"  {name} " in done.stdout for name in COMMANDS)
+    import subprocess
+
+    said = subprocess.run(
+        [sys.executable, "-c", f"import atexit; atexit.register(lambda: {loaded}); {code}", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stderr
+    assert said.strip() == "['looktwice.cli', 'looktwice.cli.app', 'looktwice.errors']"
 
 
-def test_a_command_and_a_group_run_as_if_they_were_built_at_once() -> None:
-    app, _ = lazy()
-    assert CliRunner().invoke(app, ["greet", "ada", "--loud"]).stdout == "HELLO ADA\n"
-    assert CliRunner().invoke(app, ["ledger", "show"]).stdout == "shown\n"
-    unknown = CliRunner().invoke(app, ["great"])
-    assert unknown.exit_code == 2
+def test_each_command_is_built_once_and_an_unknown_one_is_told() -> None:
+    group = get_command(app)
+    assert list(group.commands) == list(COMMANDS)  # type: ignore[attr-defined]
+    assert group.commands["prices"] is built("prices")  # type: ignore[attr-defined]
+    assert len(group.commands) == len(COMMANDS)  # type: ignore[attr-defined]
+    assert CliRunner().invoke(app, ["great"]).exit_code == 2
 
 
-def test_help_lists_every_command_without_building_one() -> None:
-    app, _ = lazy()
-    text = CliRunner().invoke(app, ["--help"]).stdout
-    for words in ("greet", "Say hello.", "long-name", "Say nothing.", "ledger", "What was asked."):
-        assert words in text
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_has_the_first_line_of_each_help(name: str) -> None:
+    help_text = built(name).help
+    assert command_line.COMMANDS[name][1] == help_text.partition("\n\n")[0].replace("\n", " ").strip()

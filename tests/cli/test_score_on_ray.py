@@ -16,7 +16,8 @@ from workshop import run, write_pictures, write_profile
 
 from looktwice.classifiers.base import Terms
 from looktwice.cli.console import Output
-from looktwice.cli.ray import Job, Machines, MaxBad, Run, Tally, _interruptible, crew, score, shared_ledger
+from looktwice.cli.look import Machines
+from looktwice.cli.ray import Job, MaxBad, Run, Tally, _interruptible, crew, score, shared_ledger
 from looktwice.cli.verdict_folder import VerdictFolder
 from looktwice.decisions.policy import DecisionOptions
 from looktwice.engine.options import AskOptions

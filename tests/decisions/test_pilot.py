@@ -316,7 +316,7 @@ def test_the_papers_search_takes_the_best_setting_and_asks_what_it_says(clothes:
     engine = engine_for(connect(MODEL))
     grid = Panel.parse("rotation:10 rotation:60").views
     found, settings = asyncio.run(pilot.search(engine, clothes[:120], grid, draws=3))
-    assert engine.progress.sent <= pilot.search_queries(120, 2, 3) + 60
+    assert engine.progress.sent <= pilot.search_queries(120, grid, 3) + 60
     best = min(settings, key=lambda setting: setting.brier)
     assert str(found.collected.panel) == f"{best.view}*3"
     assert found.pilot == 60

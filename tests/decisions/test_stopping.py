@@ -12,16 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.engines import engine_for
+from support.verdicts import verdict as made
 from workshop import run, write_profile
 
 from looktwice.calibration.jury import Jury
 from looktwice.classifiers.registry import connect
 from looktwice.decisions import evaluation, fitting, judging, planning, stopping
 from looktwice.decisions.fitting import Collected
-from looktwice.decisions.judging import Verdict
 from looktwice.decisions.policy import NEVER, DecisionOptions, Policy
 from looktwice.decisions.profile import HeldOut, Profile
 from looktwice.decisions.stopping import Expected, SameDecision, Thrift
+from looktwice.decisions.verdict import Verdict, adjective, sentence
+from looktwice.decisions.verdict_files import COLUMNS
 from looktwice.engine.outcome import Cause, Unscored
 from looktwice.errors import DataError, ProfileError
 from looktwice.images.collection import Picture, find, labelled
@@ -383,19 +385,19 @@ def test_a_burst_whose_photos_agree_is_surer_than_one_whose_photos_do_not(clothe
 def test_a_verdict_is_explained_in_one_sentence(
     base: str, confidence: float, votes: list[tuple[str, str | None]], words: str
 ) -> None:
-    assert judging.sentence("coat", base, confidence, votes) == words
+    assert sentence("coat", base, confidence, votes) == words
 
 
 def test_a_verdict_prints_as_one_line() -> None:
-    verdict = judging.Verdict("0001.jpg", "coat", 0.93, 0.9, 0.95, "coat", (("mirror", "coat"),), 2)
+    verdict = made("0001.jpg", "coat", 0.93, "coat")
     assert str(verdict) == "0001.jpg: coat, 93 %"
-    assert str(replace(verdict, decision="review")) == "0001.jpg: coat, 93 %, review"
+    assert str(verdict.model_copy(update={"decision": "review"})) == "0001.jpg: coat, 93 %, review"
     assert str(Unscored("0002.jpg", Cause.BUDGET, "the budget is spent")) == "0002.jpg: not scored: the budget is spent"
 
 
 @pytest.mark.parametrize("view", MILD.views, ids=str)
 def test_every_view_of_the_general_panel_has_a_word(view: object) -> None:
-    assert judging.adjective(str(view)) not in ("", "changed", "unchanged")
+    assert adjective(str(view)) not in ("", "changed", "unchanged")
 
 
 def test_a_plan_without_a_profile_needs_more_pictures_the_less_room_there_is() -> None:
@@ -421,7 +423,7 @@ def test_the_commands_accept_review_name_sets_and_say_what_was_promised(profile:
     done = run("score", DEMO / "pictures.npz", "--take", "400:440", "-o", tmp_path / "out.csv", *acting)
     assert done.returncode == 0, done.stderr
     header, *lines = (tmp_path / "out.csv").read_text().splitlines()
-    assert header.endswith("prediction_set,evidence,score,familiarity,unfamiliar_because,cause,message")
+    assert header.split(",") == list(COLUMNS)
     assert all(",accept," in line or ",review," in line for line in lines)
     done = run("evaluate", DEMO / "pictures.npz", "--take", "400:600", *acting)
     assert done.returncode == 0, done.stderr

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.verdicts import verdict as made
 
-from looktwice.decisions.judging import Verdict
+from looktwice.decisions.verdict import Verdict
 from looktwice.decisions.verdict_files import PART, ScoreFile
 from looktwice.engine.outcome import Cause, Unscored
 from looktwice.images.collection import Picture, find
@@ -40,8 +41,7 @@ def dispatcher(tmp_path: Path) -> Path:
 
 
 def verdict(picture: Picture, confidence: float = 0.5) -> Verdict:
-    digest = picture.image().digest
-    return Verdict(picture.name, "cat", confidence, 0.4, 0.6, "cat", (("mirror", "cat"),), 2, digest=digest)
+    return made(picture.name, "cat", confidence, "cat", digest=picture.image().digest)
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -96,7 +96,7 @@ def test_lines_of_other_pictures_other_runs_and_a_crash_do_not_count(
     out, part = dispatcher / "out.csv", dispatcher / "out.csv.part"
     file = ScoreFile(out, HEADER, [photos[0], replace(photos[1], name="gone.png")])
     file.add(verdict(photos[0]))
-    file.add(replace(verdict(photos[1]), name="gone.png"))
+    file.add(verdict(photos[1]).model_copy(update={"name": "gone.png"}))
     file.close()
     with part.open("ab") as written:
         written.write(json.dumps(dict.fromkeys(PART[:3])).encode() + b"\nno line of ours\n" + b'{"name": "b.p')

@@ -123,14 +123,14 @@ def test_a_video_is_judged_alike_at_every_door(place: Path) -> None:
     words = ("--profile", place / "profile.json")
     done = run("look", "--burst", place / "film.mp4", "--frames", 6, *words, "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["votes"] == expected["votes"]
+    assert json.loads(done.stdout)["asked"] == expected["asked"]
     with started("serve", *words, "--port", 0) as service:
         upload = ("film.mp4", (place / "film.mp4").read_bytes())
         said = service.form("/v1/burst?frames=6", upload).json()
         events = service.form("/v1/burst/events?frames=6", upload).body.decode()
         few = service.form("/v1/burst?frames=1", upload)
         empty = service.form("/v1/burst", ("empty.mp4", (place / "empty.mp4").read_bytes()))
-    assert [vote["label"] for vote in said["votes"]] == [vote["label"] for vote in expected["votes"]]
+    assert [asked["label"] for asked in said["asked"]] == [asked["label"] for asked in expected["asked"]]
     assert said["confidence"] == pytest.approx(expected["confidence"])
     assert events.count("event: view") == 5
     assert (few.status, "from 2 to 32" in few.json()["detail"]) == (400, True)

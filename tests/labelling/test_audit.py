@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.verdicts import verdict
 
 from looktwice.calibration.metrics import wilson
-from looktwice.decisions.stored import StoredVerdict
+from looktwice.decisions.verdict import Verdict
 from looktwice.errors import DataError
 from looktwice.labelling.audit import FEWEST, STRATA, Audit, share, strata
 
 
-def verdicts(count: int, seed: int = 0) -> list[StoredVerdict]:
+def verdicts(count: int, seed: int = 0) -> list[Verdict]:
     """Verdicts of which most are sure."""
     confidence = 1.0 - np.random.default_rng(seed).beta(0.3, 3.0, count).round(2) * 0.5
-    return [StoredVerdict(str(n), "x", float(c), "x", (), None) for n, c in enumerate(confidence)]
+    return [verdict(str(n), "x", float(c)) for n, c in enumerate(confidence)]
 
 
 def test_strata_follow_the_confidence_and_never_part_equal_ones() -> None:
@@ -87,7 +88,7 @@ def test_one_stratum_is_a_random_sample() -> None:
 
 
 def test_only_accepted_verdicts_are_audited() -> None:
-    found = [StoredVerdict("a", "x", 0.9, "x", (), "accept"), StoredVerdict("b", "x", 0.5, "x", (), "review")]
+    found = [verdict("a", "x", 0.9, decision="accept"), verdict("b", "x", 0.5, decision="review")]
     assert Audit.of(found).order() == ["a"]
     with pytest.raises(DataError, match="no verdict is accepted"):
         Audit.of(found[1:])

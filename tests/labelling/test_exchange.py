@@ -11,16 +11,18 @@ from xml.etree import ElementTree
 import cv2
 import numpy as np
 import pytest
+from support.verdicts import verdict
 from workshop import run
 
-from looktwice.decisions.stored import StoredVerdict
+from looktwice import files
+from looktwice.decisions.verdict import Verdict
+from looktwice.decisions.verdict_files import COLUMNS, record
 from looktwice.errors import DataError
 from looktwice.images.collection import labelled
 from looktwice.images.decode import decode
 from looktwice.labelling.exchange import label_studio, write_labels
 from looktwice.service.label_interface import NONE, UNSURE, Interface, configuration
 
-HEADER = "name,label,confidence,base,votes,decision"
 NAMES = ("a.png", "b & <c>.png", "sub/ü.png")
 
 
@@ -29,12 +31,12 @@ def scored(tmp_path: Path) -> Path:
     """A folder with pictures and verdicts about them."""
     rng = np.random.default_rng(0)
     (tmp_path / "photos" / "sub").mkdir(parents=True)
-    rows = [HEADER]
+    rows = []
     for name, label in zip(NAMES, ("cat", 'dog "x"', "cat"), strict=True):
         (tmp_path / "photos" / name).write_bytes(cv2.imencode(".png", rng.integers(0, 256, (9, 9, 3)))[1].tobytes())
-        quoted = label.replace('"', '""')
-        rows.append(f'{name},"{quoted}",0.75,cow,"[""cat"", null, ""cow""]",review')
-    (tmp_path / "verdicts.csv").write_text("\n".join([*rows, ""]), "utf-8")
+        found = verdict(name, label, 0.75, "cat", None, "cow", base="cow", decision="review")
+        rows.append(list(record(found).values()))
+    files.write_table(tmp_path / "verdicts.csv", ".csv", COLUMNS, rows)
     return tmp_path
 
 
@@ -204,8 +206,8 @@ def test_imported_labels_are_those_that_fit_reads(scored: Path) -> None:
     assert found == {NAMES[0]: ("cat", ()), NAMES[1]: (None, ("cat", "cow")), NAMES[2]: ('dog "x"', ())}
 
 
-def doubts() -> list[StoredVerdict]:
-    return [StoredVerdict(name, "cat", 0.5, "cow", ("cat",), None) for name in NAMES]
+def doubts() -> list[Verdict]:
+    return [verdict(name, "cat", 0.5, "cat", base="cow") for name in NAMES]
 
 
 # Label Studio's own configurations

@@ -15,15 +15,16 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, expect
 from serving import DEMO, clothes, learn_profile, serving, started
+from support.verdicts import verdict
 from test_label_page import CHROMIUM, browser, inspect, offered, press, unpack, window
 from workshop import command, run
 
 from looktwice.cli import label as cli_label
-from looktwice.decisions.stored import StoredVerdict, doubtful, read
+from looktwice.cli.app import app
+from looktwice.decisions.stored import doubtful, expected_cost, read
 from looktwice.errors import DataError, MissingExtra
 from looktwice.images.collection import labelled
 from looktwice.labelling.audit import Audit
-from looktwice.service import Place
 
 __all__ = ["browser"]
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
@@ -46,23 +47,21 @@ def scored(profile: Path) -> Path:
     return folder
 
 
-def doubt(name: str, label: str, confidence: float, *votes: str, decision: str | None = None) -> StoredVerdict:
-    return StoredVerdict(name, label, confidence, label, votes, decision)
-
-
 def test_the_least_confident_comes_first_unless_some_mistakes_cost_more() -> None:
-    sure = doubt("sure", "mole", 0.9, "melanoma", "mole", "melanoma")
-    unsure = doubt("unsure", "mole", 0.6, "freckle", "mole", "mole")
-    agreed = doubt("agreed", "mole", 0.95, "mole", "mole", "mole")
+    sure = verdict("sure", "mole", 0.9, "melanoma", "mole", "melanoma")
+    unsure = verdict("unsure", "mole", 0.6, "freckle", "mole", "mole")
+    agreed = verdict("agreed", "mole", 0.95, "mole", "mole", "mole")
     assert [each.name for each in doubtful([agreed, sure, unsure], {})] == ["unsure", "sure", "agreed"]
     assert [each.name for each in doubtful([agreed, sure, unsure], {"melanoma": 20})] == ["sure", "unsure", "agreed"]
-    assert sure.value({"melanoma": 20}) == pytest.approx(0.1 * 20)
-    assert doubt("x", "mole", 0.8, "melanoma", "freckle").value({"melanoma": 20}) == pytest.approx(0.2 * 21 / 2)
+    assert expected_cost(sure, {"melanoma": 20}) == pytest.approx(0.1 * 20)
+    split = verdict("x", "mole", 0.8, "melanoma", "freckle")
+    assert expected_cost(split, {"melanoma": 20}) == pytest.approx(0.2 * 21 / 2)
 
 
 def test_what_is_to_be_reviewed_is_what_the_verdicts_say_if_they_do() -> None:
-    told = [doubt("a", "x", 0.2, decision="accept"), doubt("b", "x", 0.9, decision="review")]
-    assert [each.name for each in doubtful(told, {})] == ["b"]
+    told = [verdict("a", "x", 0.2, decision="accept"), verdict("b", "x", 0.9, decision="review")]
+    held = verdict("c", "x", 0.3, decision="accept", held=True)
+    assert [each.name for each in doubtful([*told, held], {})] == ["c", "b"]
 
 
 def test_verdicts_are_read_alike_from_every_format(scored: Path) -> None:
@@ -228,5 +227,5 @@ def test_without_a_server_nothing_is_begun(scored: Path, tmp_path: Path, monkeyp
     monkeypatch.setitem(sys.modules, "looktwice.labelling.app", None)
     monkeypatch.setattr(cli_label, "PARTS", {"looktwice.labelling.app"})  # as if that were a part that is missing
     with pytest.raises(MissingExtra, match=r"looktwice\[serve\]"):
-        cli_label.review(scored / "verdicts.csv", scored / "photos", [], tmp_path / "labels.csv", Place(port=0))
+        app(["review", str(scored / "verdicts.csv"), str(scored / "photos"), "-o", str(tmp_path / "labels.csv")])
     assert list(tmp_path.iterdir()) == []

@@ -378,5 +378,5 @@ def test_the_sentence_about_an_unfamiliar_picture_claims_no_share_of_right_answe
     with Model.load(place / "profile.json", ledger="off") as model:
         strange = model.look(photo())
     assert strange.unfamiliar_because
-    assert "how often such answers are right is not known" in strange.sentence()
-    assert "%" not in strange.sentence()
+    assert "how often such answers are right is not known" in strange.sentence
+    assert "%" not in strange.sentence

@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from workshop import run
+from workshop import call, run
 
 from looktwice import Model
 from looktwice.calibration import crossfit, risk, storage, votes
@@ -28,17 +28,16 @@ from looktwice.calibration.paper import Gaussian, Naive
 from looktwice.calibration.shares import Isotonic, Probit
 from looktwice.calibration.votes import MISSING, Evidence, Votes
 from looktwice.classifiers.python import PythonClassifier
-from looktwice.cli.evaluate import _described, report
 from looktwice.decisions import evaluation, fitting, planning
 from looktwice.decisions.fitting import Collected
-from looktwice.decisions.policy import DecisionOptions, Policy
+from looktwice.decisions.policy import Policy
 from looktwice.decisions.profile import HeldOut, Profile
 from looktwice.engine.budget import MICRO
 from looktwice.engine.ledger.maintenance import DayCost
-from looktwice.errors import DataError, ImageError, LookTwiceError
+from looktwice.errors import DataError, ImageError
 from looktwice.images.collection import Picture, find
 from looktwice.images.image import Image, WorkingSize, encode_png
-from looktwice.report import ReportInputs, findings, gallery, page, write
+from looktwice.report import ReportInputs, findings, gallery, page, saved, write
 from looktwice.report.inputs import judge, weigh
 from looktwice.report.page import roughly
 from looktwice.transfer.latent import Cumulatives, describe
@@ -730,7 +729,7 @@ def test_pictures_are_described_at_the_size_at_which_they_were_asked_about(tmp_p
     with Model(classifier) as model:
         profile = model.fit(pictures, labels, views="mirror")
         asked = model.ask(pictures)
-    described = _described(asked.votes, pictures, profile)
+    described = saved.described(asked.votes, pictures, profile)
     assert described.keys() == asked.descriptors.keys()
     assert all((described[digest] == asked.descriptors[digest]).all() for digest in described)
 
@@ -745,21 +744,19 @@ def test_votes_about_no_picture_are_no_report_without_votes(dispatcher: Path) ->
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("profile_path", "none.json", "there is no profile"),
+        ("profile", "none.json", "there is no profile"),
         ("votes", "none.npz", "there is no votes file"),
         ("votes", "clothes.npz", "is not a votes file"),
-        ("ledger_path", "none.db", "none.db"),
+        ("ledger", "none.db", "none.db"),
         ("noise", "none.json", "there is no noise file"),
         ("pictures", "none", "no such file or folder"),
         ("out", "profile.json/report.html", "there is no folder"),
     ],
 )
 def test_what_cannot_be_read_or_written_is_said(dispatcher: Path, option: str, value: str, words: str) -> None:
-    given = {"profile_path": "profile.json", "out": "report.html", option: value}
-    names = ("profile_path", "votes", "pictures", "noise", "ledger_path", "out")
-    paths = {name: dispatcher / given[name] if name in given else None for name in names}
-    with pytest.raises(LookTwiceError, match=words):
-        report(price=None, decide=DecisionOptions(), **paths)  # type: ignore[arg-type]
+    given = {"profile": "profile.json", "out": "report.html", option: value}
+    done = call("report", *(part for name, path in given.items() for part in (f"--{name}", dispatcher / path)))
+    assert (done.returncode, words in done.stderr) == (1, True)
 
 
 def test_an_error_is_one_line_and_an_exit_code(dispatcher: Path) -> None:

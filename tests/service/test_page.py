@@ -145,7 +145,7 @@ def test_a_chosen_file_fans_out_into_its_views_and_each_lights_up(visit: Visit, 
     expect(page.locator("#decision")).to_have_text(said["decision"].capitalize())
     expect(page.locator("#base")).to_have_text(said["base"])
     expect(page.locator("#fan li")).to_have_count(len(PANEL))
-    states = ["agree" if vote["label"] == said["label"] else "differ" for vote in said["votes"]]
+    states = ["agree" if vote["label"] == said["label"] else "differ" for vote in said["asked"][1:]]
     assert [item.get_attribute("data-state") for item in page.locator("#fan li").all()] == states
     for image in page.locator("#fan img, #picture").all():
         assert image.evaluate("image => image.complete && image.naturalWidth > 0")

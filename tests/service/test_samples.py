@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from looktwice import Model
-from looktwice.decisions.judging import Verdict
+from looktwice.decisions.verdict import Verdict
 from looktwice.images import collection
 
 SAMPLES = Path(str(files("looktwice") / "service" / "page" / "samples"))

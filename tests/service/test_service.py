@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ from support.engines import engine_for
 
 from looktwice.classifiers.registry import connect
 from looktwice.decisions import judging
-from looktwice.decisions.judging import Verdict
 from looktwice.decisions.profile import Profile
+from looktwice.decisions.verdict import Verdict
 from looktwice.images.collection import Picture
 from looktwice.images.decode import decode
 from looktwice.images.image import encode_jpeg, encode_png
-from looktwice.service.bodies import Opened, Upload
+from looktwice.service.bodies import Opened
 
 LIMITS = {"body": 200_000, "pixels": 40_000, "pictures": 4}
 JSON = "application/json"
@@ -52,7 +53,7 @@ async def test_a_raw_body_a_form_and_base64_get_the_verdict_that_the_library_giv
     service: Service, profile: Path
 ) -> None:
     shirt = clothes()[0]
-    picture = Picture("shirt", None, Opened(Upload("shirt", shirt), 10_000))
+    picture = Picture("shirt", None, Opened(shirt, 10_000))
     engine = engine_for(connect(DEMO / "fashion.toml"))
     (verdict,) = [v async for v in judging.look(engine, [picture], Profile.load(profile))]
     assert isinstance(verdict, Verdict)
@@ -68,9 +69,9 @@ async def test_a_raw_body_a_form_and_base64_get_the_verdict_that_the_library_giv
         assert (said["label"], said["confidence"], said["sentence"]) == (
             verdict.label,
             pytest.approx(verdict.confidence),
-            verdict.sentence(),
+            verdict.sentence,
         )
-        assert said["votes"] == [{"view": view, "label": label} for view, label in verdict.votes]
+        assert said["asked"] == [asdict(asked) for asked in verdict.asked]
 
 
 def test_several_pictures_get_one_verdict_each_and_a_bad_one_its_reason(service: Service) -> None:
@@ -91,7 +92,7 @@ def test_a_burst_of_photos_gives_one_verdict(service: Service) -> None:
     reply = service.form("/v1/burst", *[(f"{n}.png", photo) for n in range(3)])
     said = reply.json()
     assert reply.status == 200
-    assert [vote["view"] for vote in said["votes"]] == ["photo 2", "photo 3"]
+    assert [asked["view"] for asked in said["asked"]] == ["again", "photo 2", "photo 3"]
     assert said["queries"] == 3
     assert said["decision"] is None
     assert service.form("/v1/burst", ("1.png", photo)).status == 400
@@ -105,7 +106,7 @@ def test_a_burst_may_be_a_video_as_it_is(service: Service, tmp_path: Path) -> No
     writer.release()
     reply = service.post("/v1/burst?frames=3", film.read_bytes(), "video/mp4")
     assert reply.status == 200
-    assert [vote["view"] for vote in reply.json()["votes"]] == ["photo 2", "photo 3"]
+    assert [asked["view"] for asked in reply.json()["asked"]] == ["again", "photo 2", "photo 3"]
     lonely = service.post("/v1/burst", clothes()[2], "image/png")
     assert (lonely.status, "or a video" in lonely.json()["detail"]) == (400, True)
 
@@ -123,7 +124,7 @@ def test_events_tell_the_picture_its_views_each_answer_and_the_verdict(service: 
     answers = {said["place"]: said["label"] for name, said in told if name == "answer"}
     verdict = dict(told)["verdict"]
     assert verdict == service.form("/v1/look", ("shirt.png", shirt)).json()
-    assert answers == {0: verdict["base"]} | {n: vote["label"] for n, vote in enumerate(verdict["votes"], 1)}
+    assert answers == {place: asked["label"] for place, asked in enumerate(verdict["asked"])}
     views = {said["place"]: said["picture"] for name, said in told if name == "view"}
     mirrored = decode(base64.b64decode(views[1].partition(",")[2]), "mirrored").pixels
     assert (mirrored == decode(shirt, "shirt").pixels[:, ::-1]).all()
@@ -133,7 +134,7 @@ def test_events_of_a_burst_tell_each_photo(service: Service) -> None:
     one, two, *_ = clothes()
     told = events(service.form("/v1/burst/events", ("a", one), ("b", two)).body)
     assert sorted(said["place"] for name, said in told if name == "answer") == [0, 1]
-    assert told[-1][1]["votes"][0]["label"] == next(s["label"] for n, s in told if n == "answer" and s["place"] == 1)
+    assert told[-1][1]["asked"][1]["label"] == next(s["label"] for n, s in told if n == "answer" and s["place"] == 1)
 
 
 def events(body: bytes) -> list[tuple[str, dict[str, Any]]]:
@@ -262,6 +263,14 @@ def test_every_reply_carries_the_headers_that_keep_strangers_out(service: Servic
 
 
 # The description
+
+
+def test_the_description_has_every_field_of_a_verdict_with_its_words(service: Service) -> None:
+    schemas = service.get("/openapi.json").json()["components"]["schemas"]
+    said = service.post("/v1/look", clothes()[0]).json()
+    assert set(schemas["Verdict"]["properties"]) == set(said)
+    assert set(schemas["Asked"]["properties"]) == set(said["asked"][0])
+    assert "must not be accepted" in schemas["Verdict"]["properties"]["held"]["description"]
 
 
 def test_no_request_that_the_description_allows_or_forbids_breaks_the_service(service: Service, tmp_path: Path) -> None:

@@ -133,6 +133,11 @@ async def test_each_caller_hears_the_answers_about_its_own_picture(tmp_path: Pat
         }
 
 
+def refused_for(looks: Looks) -> float | None:
+    refusal = looks.refusal()
+    return refusal.retry_after if refusal else None
+
+
 async def test_after_a_failure_it_rests_and_then_asks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("looktwice.service.looks.PAUSE", 1000.0)
     async with opened(tmp_path) as (looks, classifier):
@@ -140,13 +145,13 @@ async def test_after_a_failure_it_rests_and_then_asks_again(tmp_path: Path, monk
         with pytest.raises(Refusal, match="the model is gone") as refused:
             await looks.look(grey(1))
         assert refused.value.code == "unavailable"
-        assert not looks.state().ready
+        assert looks.refusal()
         with pytest.raises(Refusal, match="the model is gone"):
             await looks.look(grey(2))
         classifier.failure = None
-        await until_async(lambda: 900 < (looks.state().retry_after or 0) <= 1000)
+        await until_async(lambda: 900 < (refused_for(looks) or 0) <= 1000)
         monkeypatch.setattr(looks, "_resume_at", time.monotonic())
-        await until_async(lambda: looks.state().ready)
+        await until_async(lambda: looks.refusal() is None)
         assert (await looks.look(grey(3))).label == "dark"
 
 
@@ -168,7 +173,7 @@ async def test_a_picture_that_the_classifier_cannot_take_is_the_clients_fault_al
         assert isinstance(bad, Refusal)
         assert bad.code == "picture"
         assert not isinstance(good, BaseException)
-        assert looks.state().ready
+        assert looks.refusal() is None
 
 
 async def test_who_waits_half_the_time_for_a_turn_is_told_to_come_again(tmp_path: Path) -> None:
@@ -223,7 +228,7 @@ async def test_a_service_that_closes_answers_those_who_wait(tmp_path: Path) -> N
         waiting = asyncio.create_task(looks.look(grey(2)))
         await until_async(lambda: looks.count == 2)
         closing = asyncio.create_task(looks.close())
-        await until_async(lambda: not looks.state().ready)
+        await until_async(lambda: looks.refusal() is not None)
         classifier.open.set()
         told = await asyncio.gather(first, waiting, closing, return_exceptions=True)
         assert isinstance(told[1], Refusal)

@@ -24,9 +24,9 @@ from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.paper import Naive, Transfer
 from looktwice.calibration.votes import Votes
 from looktwice.classifiers.registry import connect
-from looktwice.cli.open_model import Transferred, judged
 from looktwice.decisions import fitting
 from looktwice.decisions.profile import Profile
+from looktwice.decisions.transferring import Transferred
 from looktwice.errors import DataError, ViewError
 from looktwice.images.collection import Picture, find, labelled
 from looktwice.images.image import encode_jpeg
@@ -344,6 +344,6 @@ def test_the_verdict_on_a_transfer_follows_the_paired_difference(survey: Survey)
     level, noise = np.full(400, 0.2), np.random.default_rng(0).normal(0.0, 0.01, 400)
     rivals = {"naive": level, "worse": level + 0.1, "equal": level + noise, "better": level - 0.1}
     others = tuple(outcome(name, brier) for name, brier in rivals.items())
-    told = judged(Transferred(survey.noises[0], outcome("transfer", level), others))
-    verdicts = [line.partition("[bold]")[2].partition("[/bold]")[0] for line in told]
-    assert verdicts == ["beats", "cannot be distinguished from", "loses to"]
+    told = Transferred(survey.noises[0], outcome("transfer", level), others, Profile.model_construct()).sentences()
+    verdicts = ("beats worse", "cannot be distinguished from equal", "loses to better")
+    assert all(line.startswith(f"The transferred calibrator {v} (") for line, v in zip(told, verdicts, strict=True))

@@ -30,7 +30,7 @@ import pytest
 import yaml
 from conformance.vendors import HOUSES, PRICES, app_of, description, served
 from faults import Running, fault_server
-from parity import ROWS, arguments, check, of_row, write_place
+from parity import ROWS, arguments, check, write_place
 from postgres_server import Server
 from postgres_server import server as postgres_server
 from ray.cluster_utils import Cluster
@@ -39,8 +39,8 @@ from workshop import PANEL, command, write_pictures, write_profile
 
 import looktwice
 from looktwice import Model
-from looktwice.decisions.judging import Verdict
 from looktwice.decisions.policy import DecisionKeywords
+from looktwice.decisions.verdict import Verdict
 from looktwice.engine.ledger import maintenance
 from looktwice.images.collection import labelled
 from looktwice.images.image import encode_png
@@ -268,7 +268,7 @@ def test_every_decision_option_works_on_ray_as_at_any_door(
     on_ray = ("--engine", "ray", "--address", cluster, *arguments(options))
     run(command("score", pictures, "-p", profile, "-o", tmp_path / "out", *on_ray))
     found = rows(tmp_path / "out")
-    check([of_row(found[verdict.name], verdict) for verdict in expected], expected)
+    check([found[verdict.name] for verdict in expected], expected)
 
 
 def test_a_table_of_prices_works_on_ray_as_at_any_door_and_a_batch_is_refused(
@@ -290,7 +290,7 @@ def test_a_table_of_prices_works_on_ray_as_at_any_door_and_a_batch_is_refused(
         with Model.load(tmp_path / "profile.json", ledger="off") as model:
             expected = [verdict for verdict in model.score(tmp_path / "p.npz") if isinstance(verdict, Verdict)]
     found = rows(out)
-    check([of_row(found[verdict.name], verdict) for verdict in expected], expected)
+    check([found[verdict.name] for verdict in expected], expected)
     (day,) = maintenance.stats(database)
     assert calls == day.answered == day.queries == 30 * QUESTIONS
     assert day.micros == math.ceil(bill)
@@ -470,7 +470,7 @@ def test_folders_tables_tars_and_buckets_are_read_and_bad_pictures_are_rows(
     for number, data in enumerate(encoded):
         copies = [row for name, row in found.items() if is_picture(data, number, name)]
         assert len(copies) == 6
-        assert len({(row["label"], row["confidence"], *row["votes"]) for row in copies}) == 1
+        assert len({(row["label"], row["confidence"], str(row["asked"])) for row in copies}) == 1
 
 
 class Evil:

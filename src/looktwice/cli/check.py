@@ -1,38 +1,61 @@
-"""`looktwice check`."""
+"""`looktwice check`, `trust` and `prices`: what is known of a classifier before it is used."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
-from looktwice.cli.console import OUT, PICTURES, Output, print_json, safe, say_next, taking
-from looktwice.engine.check import Checkup
-from looktwice.engine.options import ledger_name, run
+import typer
+
+from looktwice.cli.console import PICTURES, Output, leave, print_json, safe, say, say_next, show, taking
+from looktwice.cli.options import CLASSIFIER, Help, asks, prints
 from looktwice.errors import DataError
-from looktwice.model import AsyncModel
+from looktwice.model import AskOptions, AsyncModel, Checkup, Profile, approve, example_prices, reach, resolve, run
 
 
-def check(model: AsyncModel, path: Path | None, output: Output) -> bool:
-    """Print what one picture asked three times tells of a classifier; whether it gave labels."""
+@asks
+@prints
+def check(
+    classifier: Annotated[str, typer.Argument(help=CLASSIFIER, show_default=False)],
+    ask: AskOptions,
+    output: Output,
+    picture: Annotated[Path | None, typer.Argument(help="A picture to query; a test image by default.")] = None,
+) -> None:
+    """Query one picture three times: latency, price, repeatability.
+
+    [bold]Example[/bold]
+
+      looktwice check my-api.toml cat.jpg
+    """
+    model = AsyncModel(classifier, options=ask)
     if output.dry_run:
         raise DataError("a check sends three queries about one picture; leave out --dry-run")
 
     async def work() -> Checkup:
         async with model:
-            return await model.check(path)
+            return await model.check(picture)
 
-    found, ledger = run(work), ledger_name(model.terms, model.options)
+    found = run(work)
     if output.json:
-        print_json({**asdict(found), "steady": found.steady(), "ledger": ledger})
-        return None not in found.labels
-    steady = "the same label each time" if found.steady() else "none: the same picture got different answers"
+        print_json({**asdict(found), "steady": found.steady(), "ledger": model.ledger_name()})
+    else:
+        shown = "a test image, since none was given" if picture is None else str(picture)
+        for heading, value in {"picture": shown, **_facts(found), "ledger": model.ledger_name() or "none"}.items():
+            show(f"[bold]{heading:<13}[/bold]{safe(value)}")
+        say_next("see what fitting would cost", "fit", "LABELLED", "-c", model.description, "--dry-run")
+        say_next("if no pictures are labelled yet, label some", "label", PICTURES, "-c", model.description)
+    leave(None not in found.labels)
+
+
+def _facts(found: Checkup) -> dict[str, str]:
     rate = f", {found.per_second:g} queries per second" if found.per_second else ""
     noun = "picture" if found.batch == 1 else "pictures"
-    facts = {
-        "picture": "a test image, since none was given" if path is None else str(path),
+    same = "the same label each time" if found.steady() else "none: the same picture got different answers"
+    return {
         "answers": ", ".join("no label could be read" if label is None else label for label in found.labels),
         "scores": _scores(found),
-        "determinism": steady,
+        "determinism": same,
         "latency": f"{found.seconds * 1000:.1f} ms",
         "price": f"{found.price_micros / 1e6:g} per query" if found.price_micros else "not given",
         **({"tokens": _tokens(found)} if any(found.tokens) or found.billed else {}),
@@ -41,13 +64,7 @@ def check(model: AsyncModel, path: Path | None, output: Output) -> bool:
         "working size": found.working_size,
         "question": f"{found.width} x {found.height} px{taking(found.question_bytes)}",
         "fingerprint": found.fingerprint,
-        "ledger": ledger or "none",
     }
-    for heading, value in facts.items():
-        OUT.print(f"[bold]{heading:<13}[/bold]{safe(value)}", highlight=False, soft_wrap=True)
-    say_next("see what fitting would cost", "fit", "LABELLED", "-c", model.description, "--dry-run")
-    say_next("if no pictures are labelled yet, label some", "label", PICTURES, "-c", model.description)
-    return None not in found.labels
 
 
 def _tokens(found: Checkup) -> str:
@@ -61,9 +78,44 @@ def _scores(found: Checkup) -> str:
     """What an answer holds beside its label."""
     score, ranked = found.scores[0] if found.scores else (None, 0)
     listed = f"a ranked list of {ranked} labels" if ranked else "no ranked list"
-    if score is None and not ranked:
-        return "none: fit learns from labels alone; if the reply has a score, the description can name it"
     if score is None:
-        return listed
+        none = "none: fit learns from labels alone; if the reply has a score, the description can name it"
+        return listed if ranked else none
     steady = "" if len({each for each, _ in found.scores}) == 1 else ", different each time"
     return f"{score:.3g}{steady}; {listed}; fit tells whether they help"
+
+
+def trust(
+    file: Annotated[Path, typer.Argument(help="A profile, or the .toml file of a classifier.", show_default=False)],
+    yes: Annotated[bool, Help("--yes", "-y", help="Approve without asking.")] = False,
+) -> None:
+    """Approve the classifier that a file from somebody else names.
+
+    Shows what it would run, which environment variables it reads and where pictures go. Until it is approved, nothing
+    of it is run or sent. Profiles that you fit are approved by fit.
+
+    [bold]Example[/bold]
+
+      looktwice trust profile.json
+    """
+    described = resolve(str(file) if file.suffix == ".toml" else Profile.load(file).classifier)
+    would = reach(described).lines()
+    if not would:
+        say(f"{safe(described.text)} needs no approval: it runs no program, reads no variable and reaches no host.")
+        return
+    show(f"[bold]{safe(described.text)}[/bold] would")
+    for line in would:
+        show(f"  {safe(line)}")
+    if not yes:
+        typer.confirm("Approve this?", abort=True)
+    say(f"Approved; to withdraw it, delete {safe(str(approve(described)))}")
+
+
+def prices() -> None:
+    """Print a table of token prices for --prices. Compare it with your vendor's page first.
+
+    [bold]Example[/bold]
+
+      looktwice prices > prices.toml
+    """
+    typer.echo(example_prices(), nl=False)

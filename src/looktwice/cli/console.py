@@ -8,13 +8,14 @@ import shlex
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 from rich import box
 from rich.console import Console
@@ -23,25 +24,30 @@ from rich.table import Table
 from rich.text import Text
 
 from looktwice import progress
-from looktwice.calibration.crossfit import ONE_QUERY, OWN
-from looktwice.classifiers import trust
-from looktwice.classifiers.registry import resolve
-from looktwice.decisions.planning import LADDER, least_error, selection_level
-from looktwice.decisions.policy import NEVER, DecisionOptions, Policy
-from looktwice.decisions.profile import Profile, Result
-from looktwice.engine.engine import Estimate
-from looktwice.engine.options import ledger_name, run
-from looktwice.engine.outcome import Unscored
 from looktwice.errors import LookTwiceError
-from looktwice.images.collection import Picture
-from looktwice.model import AsyncModel
-from looktwice.progress import ERR, say
+from looktwice.model import (
+    LADDER,
+    NEVER,
+    AsyncModel,
+    DecisionOptions,
+    Estimate,
+    Panel,
+    Picture,
+    Policy,
+    Profile,
+    Result,
+    Unscored,
+    least_error,
+    run,
+    selection_level,
+)
 from looktwice.signals import ReceivedSignals, leave_soon, stopping_signals
-from looktwice.views import Panel
 
 T = TypeVar("T")
+OUT, ERR, say = Console(), progress.ERR, progress.say
 
-OUT = Console()
+NOT_SCORED = 3
+"""The exit code when some pictures were not scored, whatever the cause."""
 
 PICTURES = "PICTURES"
 """Stands in a command for what only the reader knows."""
@@ -52,6 +58,25 @@ COLUMNS = {"accuracy": "acc. ↑", "ece": "ECE ↓", "auroc": "AUROC ↑", "brie
 def safe(text: str) -> str:
     """Text from outside, fit for a terminal: control characters are shown, not obeyed."""
     return escape("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text))
+
+
+def say_error(message: str) -> None:
+    """The one line of an error."""
+    say(f"[red]error:[/red] {safe(message)}")
+
+
+def show(line: object) -> None:
+    """A line or a table of a result, for a person."""
+    OUT.print(line, highlight=False, soft_wrap=isinstance(line, str))
+
+
+def table(title: str, left: str, *right: str) -> Table:
+    """An empty table with one column of texts and columns of figures."""
+    found = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    found.add_column(left)
+    for heading in right:
+        found.add_column(heading, justify="right")
+    return found
 
 
 def print_json(value: object) -> None:
@@ -108,9 +133,9 @@ def estimate(
         async with model:
             return await model.estimate(pictures, decide or DecisionOptions(), views=panel)
 
-    show_estimate(run(work), ledger_name(model.terms, model.options), output.json)
-    if (sends := trust.reach(resolve(model.description)).sends) and not output.json:
-        say(f"Pictures would go to {safe(', '.join(sends))}")
+    show_estimate(run(work), model.ledger_name(), output.json)
+    if (places := model.sends_to()) and not output.json:
+        say(f"Pictures would go to {safe(', '.join(places))}")
 
 
 @asynccontextmanager
@@ -130,10 +155,20 @@ async def watched(model: AsyncModel, total: int, output: Output) -> AsyncIterato
             loop.remove_signal_handler(each)
 
 
+def watch(model: AsyncModel, total: int, output: Output, work: Callable[[], Awaitable[T]]) -> T:
+    """The result of what a model does about so many pictures, while it shows how that gets on."""
+
+    async def main() -> T:
+        async with watched(model, total, output):
+            return await work()
+
+    return run(main)
+
+
 def _report_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Print in one line what went wrong while a run was left at once, such as answers that could not be saved."""
     if isinstance(error := context.get("exception"), LookTwiceError):
-        say(f"[red]error:[/red] {safe(str(error))}")
+        say_error(str(error))
     else:
         loop.default_exception_handler(context)
 
@@ -158,6 +193,11 @@ def exit_code(usual: int) -> int:
     return usual if received.first in (None, signal.SIGINT) else 128 + received.first
 
 
+def leave(complete: bool) -> NoReturn:
+    """End the command; the exit code says whether every picture was scored."""
+    raise typer.Exit(0 if complete else exit_code(NOT_SCORED))
+
+
 def policy_of(model: AsyncModel, decide: DecisionOptions) -> Policy:
     """The policy that the options mean; says so if they guarantee what the profile cannot back."""
     policy = model.policy(decide)
@@ -179,19 +219,14 @@ def guarantee(max_error: float, level: float) -> list[str]:
 
 def results_table(results: Sequence[Result], title: str) -> Table:
     """Figures with their 95 % intervals, one calibrator a row."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("calibrator")
-    table.add_column("queries", justify="right")
-    for heading in COLUMNS.values():
-        table.add_column(heading, justify="right")
+    found = table(title, "calibrator", "queries", *COLUMNS.values())
     for result in results:
         cells = []
         for f in (result.figures[key] for key in COLUMNS):
             interval = "" if f.low is None or f.high is None else f"\n[dim]{_short(f.low)}–{_short(f.high)}[/dim]"
             cells.append("–" if f.value is None else f"{f.value:.3f}{interval}")
-        scored = result.evidence == "scores" and result.calibrator not in (OWN, ONE_QUERY)
-        table.add_row(safe(result.calibrator + (" with scores" if scored else "")), f"{result.queries:.3g}", *cells)
-    return table
+        found.add_row(safe(result.title()), f"{result.queries:.3g}", *cells)
+    return found
 
 
 def _short(value: float) -> str:

@@ -14,32 +14,36 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from rich import box
 from rich.table import Table
 
+import looktwice as lt
 from looktwice import report
-from looktwice.calibration import crossfit, storage
-from looktwice.calibration.base import Calibrator
-from looktwice.calibration.crossfit import Outcome
-from looktwice.calibration.jury import Jury
-from looktwice.calibration.paper import Gaussian, Naive
-from looktwice.calibration.shares import Constant, Probit
 from looktwice.cli import console
-from looktwice.decisions import evaluation
-from looktwice.decisions.evaluation import Evaluation
-from looktwice.decisions.fitting import Collected
-from looktwice.decisions.judging import percent
-from looktwice.decisions.profile import Profile, Result
-from looktwice.engine import options as session
+from looktwice.cli.console import say
+from looktwice.cli.options import Help, JsonOption
 from looktwice.files import make_folder
-from looktwice.images.collection import Picture, labelled
-from looktwice.model import AsyncModel
-from looktwice.progress import say
-from looktwice.views import GENERAL
+from looktwice.model import (
+    GENERAL,
+    AsyncModel,
+    Calibrator,
+    Collected,
+    Evaluation,
+    Outcome,
+    Picture,
+    Profile,
+    Result,
+    cross_fit,
+    evaluation,
+    labelled,
+    outcome,
+    percent,
+    save_votes,
+)
+from looktwice.model import run as run_async
 
 FIT = 1000
 DRAWS = 10
@@ -104,9 +108,17 @@ class _Halves:
     train: Collected
     test: Collected
 
-    def outcome(self, calibrator: Calibrator, name: str) -> Outcome:
+    def judge(self, calibrator: Calibrator, name: str) -> Outcome:
         """How the calibrator, fitted on one half, fares on the other."""
-        return crossfit.outcome(calibrator.fit(self.train.labelled()), self.test.labelled(), name)
+        return outcome(calibrator.fit(self.train.labelled()), self.test.labelled(), name)
+
+
+def demo(
+    out: Annotated[Path, Help("--out", "-o", help="Folder for the results.")] = Path("looktwice-demo"),
+    json: JsonOption = False,
+) -> None:
+    """Try it on an embedded classifier and 2,000 pictures."""
+    show(run(out), json)
 
 
 def run(folder: Path) -> Demo:
@@ -119,9 +131,9 @@ def run(folder: Path) -> Demo:
     text = (assets / "fashion.toml").read_text("utf-8")
     scoring = "scores = 5\n" + text.replace('"fashion.onnx"', json.dumps(str(assets / "fashion.onnx")))
     (folder / SCORES).write_text(scoring, "utf-8")
-    demo, profile, jury = session.run(lambda: _compare(description, clothes, folder))
+    demo, profile, jury = run_async(lambda: _compare(description, clothes, folder))
     profile.save(folder / "profile.json")
-    storage.save(folder / "votes.npz", jury.test.votes)
+    save_votes(folder / "votes.npz", jury.test.votes)
     title = f"looktwice on {len(demo.tested):,} pictures of clothes"
     inputs = report.ReportInputs(profile, jury.test.votes, demo.tested, results=demo.results, max_error=MAX_ERROR)
     report.write(folder / "index.html", replace(inputs, descriptors=jury.test.descriptors, title=title))
@@ -133,18 +145,19 @@ async def _compare(description: str, clothes: list[Picture], folder: Path) -> tu
     model = AsyncModel(description)
     async with console.watched(model, len(clothes), console.Output()):
         taught = _parted(await model.ask(train, views=_together(SETTINGS)), SETTINGS)
-        best = {name: min(views, key=lambda view: _held_out(Gaussian(), taught[view])) for name, views in PAPER.items()}
+        fared = {view: _held_out(lt.calibration.Gaussian(), taught[view]) for view in SETTINGS}
+        best = {name: min(views, key=fared.__getitem__) for name, views in PAPER.items()}
         chosen = tuple(best.values())
         tested = _parted(await model.ask(test, views=_together(chosen)), chosen)
     jury = _Halves(taught[JURY], tested[JURY])
     tuned = {name: _Halves(taught[view], tested[view]) for name, view in best.items()}
-    outcomes = [jury.outcome(Naive(), "naive"), jury.outcome(Constant(), "constant")]
-    outcomes += [halves.outcome(Gaussian(), f"paper, {name}") for name, halves in tuned.items()]
-    likely = min(tuned, key=lambda name: _held_out(Probit(), tuned[name].train))
-    outcomes.append(tuned[likely].outcome(Probit(), f"probit, {likely}"))
-    outcomes.append(jury.outcome(Jury(), "jury"))
-    profile = model.learn(jury.train, Jury())
-    whole = evaluation.evaluation(jury.test, profile, model.policy(max_error=MAX_ERROR))
+    outcomes = [jury.judge(lt.calibration.Naive(), "naive"), jury.judge(lt.calibration.Constant(), "constant")]
+    outcomes += [halves.judge(lt.calibration.Gaussian(), f"paper, {name}") for name, halves in tuned.items()]
+    likely = min(tuned, key=lambda name: _held_out(lt.calibration.Probit(), tuned[name].train))
+    outcomes.append(tuned[likely].judge(lt.calibration.Probit(), f"probit, {likely}"))
+    outcomes.append(jury.judge(lt.Jury(), "jury"))
+    profile = model.learn(jury.train, lt.Jury())
+    whole = evaluation(jury.test, profile, model.policy(max_error=MAX_ERROR))
     ways = [Way.of(f"labels of 1 + {len(GENERAL)} queries", whole), *await _ways(description, clothes, folder)]
     results = [Result.of(outcome) for outcome in outcomes]
     return Demo(results, ways, outcomes[-1], test, jury.test.votes.vocabulary, folder), profile, jury
@@ -179,7 +192,7 @@ async def _ways(description: str, clothes: list[Picture], folder: Path) -> list[
 
 
 def _held_out(calibrator: Calibrator, collected: Collected) -> float:
-    return float(crossfit.cross_fit(calibrator, collected.labelled()).brier.mean())
+    return float(cross_fit(calibrator, collected.labelled()).brier.mean())
 
 
 def show(demo: Demo, as_json: bool) -> None:
@@ -203,11 +216,8 @@ def show(demo: Demo, as_json: bool) -> None:
 
 def _costs(ways: list[Way]) -> Table:
     """The ways to the same guarantee, and what 100 accepted pictures cost."""
-    title = f"Accepting answers of which at most {100 * MAX_ERROR:.0f} % are wrong, at {PRICE:g} a query"
-    table = Table(title=f"\n{title}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("what is used")
-    for heading in ("queries", "accepted", "wrong", "100 accepted cost"):
-        table.add_column(heading, justify="right")
+    title = f"\nAccepting answers of which at most {100 * MAX_ERROR:.0f} % are wrong, at {PRICE:g} a query"
+    table = console.table(title, "what is used", "queries", "accepted", "wrong", "100 accepted cost")
     for way in ways:
         wrong = "–" if way.wrong is None else f"{100 * way.wrong:.1f} %"
         cost = "–" if way.cost is None else f"{way.cost:.2f}"

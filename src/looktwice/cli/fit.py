@@ -1,108 +1,196 @@
-"""`looktwice fit`."""
+"""`looktwice fit` and `borrow`, and what commands that learn a profile say."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Annotated
 
-from looktwice.calibration import calibrators, crossfit, paper, storage
-from looktwice.calibration.votes import LabelledVotes
-from looktwice.cli.console import OUT, Output, complain, estimate, print_json, results_table, safe, say_reach, watched
-from looktwice.cli.options import check_places
-from looktwice.decisions import fitting, stopping
-from looktwice.decisions.fitting import Collected
-from looktwice.engine.options import run
-from looktwice.engine.outcome import Cause
-from looktwice.errors import FitError, UnscoredError
-from looktwice.images.collection import Picture, few
-from looktwice.model import AsyncModel, panel_of
-from looktwice.progress import say
-from looktwice.transfer.noise import NoiseFile
-from looktwice.views import GENERAL
+import typer
+
+from looktwice.cli.console import (
+    Output,
+    complain,
+    estimate,
+    leave,
+    print_json,
+    results_table,
+    safe,
+    say,
+    say_reach,
+    show,
+    watch,
+)
+from looktwice.cli.options import (
+    LABELLED,
+    VIEWS,
+    ClassifierOption,
+    Help,
+    LabelledArgument,
+    NewProfileOption,
+    Truths,
+    VotesOption,
+    asks_with_truths,
+    check_outputs,
+    labels,
+    prints,
+)
+from looktwice.model import (
+    AskOptions,
+    AsyncModel,
+    Cause,
+    Collected,
+    LabelledVotes,
+    Profile,
+    Unscored,
+    check_teachable,
+    few,
+    panel_of,
+    save_votes,
+)
 
 SEVERAL, MANY = 3, 0.2
 """Pictures of one true label, and the share of all pictures, that a classifier hardly gets wrong every time."""
+ADAPTIVE = (
+    "Learn 16 views, so that look --adaptive can spend more queries on uncertain pictures and fewer on the others. "
+    "Worth it from about 200 wrong answers on."
+)
 
 
-@dataclass(frozen=True)
-class FitOptions:
-    """How `fit` learns, and where it puts what it learned."""
+@labels
+@asks_with_truths
+@prints
+def fit(
+    pictures: LabelledArgument,
+    classifier: ClassifierOption,
+    ask: AskOptions,
+    output: Output,
+    truths: Truths,
+    views: Annotated[str, Help(help=VIEWS)] = "",
+    calibrator: Annotated[
+        str, Help(help="How votes become a probability: jury, probit, beta, isotonic, gaussian, transfer …")
+    ] = "jury",
+    noise: Annotated[
+        Path | None, Help(help="For --calibrator transfer: the file that `looktwice noise` wrote.")
+    ] = None,
+    adaptive: Annotated[bool, Help("--adaptive", help=ADAPTIVE)] = False,
+    max_error: Annotated[
+        float | None,
+        Help(
+            help="Let --adaptive stop once it is clear whether the answer is accepted at this error, not by the Brier "
+            "score.",
+            min=0,
+            max=1,
+        ),
+    ] = None,
+    out: NewProfileOption = Path("profile.json"),
+    votes: VotesOption = None,
+) -> None:
+    """Learn how far to trust a classifier from labelled pictures.
 
-    views: str
-    calibrator: str
-    noise: Path | None
-    adaptive: bool
-    max_error: float | None
-    out: Path
-    votes: Path | None
+    [bold]Examples[/bold]
 
+      looktwice fit photos/ -c onnx:model.onnx
 
-def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, output: Output) -> bool:
-    """Learn a profile and show the figures that it reached on held-out folds; whether every picture was scored."""
-    panel = panel_of(options.views, options.adaptive)
-    name, noise = options.calibrator, options.noise
-    if (noise is not None) != (name == paper.Transfer.name):
-        raise FitError("--calibrator transfer and --noise, the file that `looktwice noise` writes, belong together")
-    calibrator = calibrators.named(name) if noise is None else paper.Transfer(noise=NoiseFile.load(noise).of(panel))
-    fitting.check_teachable(pictures)
-    check_places(options.out, options.votes)
+      looktwice fit test.npz --take :1000 -c model.toml --views 'rotation:20*10' --calibrator probit
+    """
+    check_outputs((pictures, truths.file, classifier, noise), out, votes)
+    labelled, model = truths.open(pictures), AsyncModel(classifier, options=ask)
     if output.dry_run:
-        estimate(model, pictures, panel, output)
-        return True
-
-    async def work() -> Collected:
-        async with watched(model, len(pictures), output):
-            return await model.ask(pictures, views=panel)
-
-    collected = run(work)
-    complain(collected.unscored)
-    check_not_stopped(collected)
-    causes = {item.cause for item in collected.unscored}
-    if options.votes:
-        storage.save(options.votes, collected.votes)
-    labelled = collected.labelled()
-    least = 2 * crossfit.FOLDS
-    if len(labelled) < least:
-        raise UnscoredError(
-            f"nothing was learned: {len(labelled)} of {len(pictures):,} pictures have all their answers, and it takes "
-            f"{least}; mend what is said above and run the same command again, stored answers cost nothing"
-        )
-    tell_mismatch(labelled)
-    tell_duplicates(collected)
-    fixed = len(panel) if options.views else len(GENERAL)
-    profile = model.learn(collected, calibrator, fixed=fixed, max_error=options.max_error)
-    model.save(options.out)
-    advice = profile.advice()
-    if profile.adaptive and len(profile.adaptive.views()) < len(panel):
-        unknown = f"Fewer than {stopping.RANKING} answers were wrong, too few to tell which further views help"
-        advice.append(f"{unknown}: --adaptive stops within {len(profile.views())} views.")
+        check_teachable(labelled)
+        estimate(model, labelled, panel_of(views, adaptive), output)
+        return
+    unscored, tell = listener(votes)
+    work = partial(
+        model.fit, labelled, views=views, calibrator=calibrator, noise=noise, adaptive=adaptive, max_error=max_error
+    )
+    profile = watch(model, len(labelled), output, partial(work, on_collected=tell))
+    model.save(out)
+    advice = profile.advice(asked=panel_of(views, adaptive))
     if output.json:
-        print_json(
-            {
-                "profile": str(options.out),
-                "results": [result.model_dump() for result in profile.results],
-                "advice": advice,
-            }
-        )
+        print_json({**record(profile, out), "advice": advice})
+    elif any(item.cause is Cause.BUDGET for item in unscored):
+        show_profile(profile, out, advice)
+        known = f"{profile.pictures:,} of {len(labelled):,} pictures"
+        say(f"[yellow]The profile knows only {known}[/yellow]: raise the budget.")
     else:
-        OUT.print(results_table(profile.results, f"On {profile.pictures} pictures, by 5-fold cross-validation"))
-        for line in advice:
-            say(safe(line))
-        say(f"Profile: {options.out}")
-        if Cause.BUDGET in causes:
-            known = f"{len(labelled):,} of {len(pictures):,} pictures"
-            say(f"[yellow]The profile knows only {known}[/yellow]: raise the budget.")
-        else:
-            say_reach(profile, options.out, model.typical_price())
-    return not collected.unscored
+        show_profile(profile, out, advice)
+        say_reach(profile, out, model.typical_price())
+    leave(not unscored)
 
 
-def check_not_stopped(collected: Collected) -> None:
-    """Refuse to learn from the first pictures of a run that a signal ended: they would take the place of a profile."""
-    if any(item.cause is Cause.STOPPED for item in collected.unscored):
-        raise UnscoredError("nothing was learned because the run was stopped; run the same command again to resume")
+@labels
+@asks_with_truths
+@prints
+def borrow(
+    teacher: Annotated[Path, typer.Argument(help="The profile of a classifier like this one.", show_default=False)],
+    classifier: ClassifierOption,
+    ask: AskOptions,
+    output: Output,
+    truths: Truths,
+    pictures: Annotated[Path | None, Help(help=f"{LABELLED} Optional; fifty help.")] = None,
+    out: NewProfileOption = Path("profile.json"),
+) -> None:
+    """Make a profile from that of another classifier.
+
+    [bold]Examples[/bold]
+
+      looktwice fit public/ -c onnx:open.onnx -o open.json
+
+      looktwice borrow open.json -c api.toml
+
+      looktwice borrow open.json -c api.toml --pictures fifty/
+    """
+    check_outputs((teacher, pictures, truths.file, classifier), out)
+    labelled, model = truths.open(pictures) if pictures else [], AsyncModel(classifier, options=ask)
+    if output.dry_run:
+        estimate(model, labelled, Profile.load(teacher).views(), output)
+        return
+    unscored, tell = listener()
+    profile = watch(model, len(labelled), output, partial(model.borrow, teacher, labelled, on_collected=tell))
+    model.save(out)
+    if output.json:
+        print_json(record(profile, out))
+    else:
+        none = "No labelled pictures were given, so its quality here is unknown and nothing is guaranteed."
+        show_profile(profile, out, [] if profile.results else [none])
+        say_reach(profile, out, model.typical_price())
+    leave(not unscored)
+
+
+# What every command that learns a profile says -----------------------------------------------------------------------
+
+
+def listener(votes: Path | None = None) -> tuple[list[Unscored], Callable[[Collected], None]]:
+    """Tells of answers before they teach and saves their votes; the list gets the pictures that have none."""
+    unscored: list[Unscored] = []
+
+    def tell(collected: Collected) -> None:
+        unscored.extend(collected.unscored)
+        complain(collected.unscored)
+        if votes:
+            save_votes(votes, collected.votes)
+        tell_mismatch(collected.labelled())
+        tell_duplicates(collected)
+
+    return unscored, tell
+
+
+def record(profile: Profile, out: Path) -> dict[str, object]:
+    """What a machine is told of a new profile."""
+    results = [result.model_dump() for result in profile.results]
+    return {"profile": str(out), "panel": profile.panel, "results": results}
+
+
+def show_profile(profile: Profile, out: Path, advice: list[str]) -> None:
+    """The figures of a new profile, advice, and where it is."""
+    if profile.results:
+        show(results_table(profile.results, f"On {profile.pictures} pictures, by 5-fold cross-validation"))
+    for line in advice:
+        say(safe(line))
+    say(f"Profile: {out}")
 
 
 def tell_mismatch(labelled: LabelledVotes) -> None:

@@ -1,45 +1,62 @@
-"""What the `ledger` commands do: show, export, check, clean and back up ledgers."""
+"""The `ledger` commands: show, export, check, clean and back up ledgers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from rich import box
+import typer
 from rich.progress import track
 from rich.table import Table
 
-from looktwice import files
-from looktwice.cli.console import OUT, print_json, safe, say_next
+from looktwice.cli.console import ERR, print_json, safe, say, say_next, show, table
+from looktwice.cli.options import Help, JsonOption, find_pictures
 from looktwice.engine.ledger import maintenance
 from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.engine.ledger.sqlite import default_path
 from looktwice.errors import ImageError
-from looktwice.files import check_writable
-from looktwice.images.collection import Picture
-from looktwice.images.image import WorkingSize
-from looktwice.progress import ERR, say
+from looktwice.files import ENDINGS, check_writable
+from looktwice.model import Picture, WorkingSize
 
 TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
 By = Literal["day", "classifier"]
+PlaceOption = Annotated[
+    str | None,
+    Help(
+        "--ledger",
+        help="The ledger; by default that of the project if there is one, else the one in your data folder.",
+    ),
+]
+ledger = typer.Typer(
+    name="ledger",
+    help="Show, export, verify, back up or forget the answers you paid for.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+)
 
 
-def stats(place: str | None, by: By | None, json: bool) -> None:
-    """Queries and money by day or classifier, or by both: what counts against budgets, and what was answered."""
+@ledger.command()
+def stats(
+    place: PlaceOption = None,
+    by: Annotated[By | None, Help(help="Group by this; by default by day and classifier.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Show queries and money by day and classifier."""
     place = place or str(default_path())
     days = maintenance.stats(place)
     if json:
         columns: list[By] = [by] if by else ["day", "classifier"]
         print_json([_record(group, columns) for group in _grouped(days, *columns).values()])
         return
-    OUT.print(f"Ledger {safe(_shown(place))}", highlight=False, soft_wrap=True)
+    show(f"Ledger {safe(_shown(place))}")
     billed = any(day.input_tokens for day in days)
     tables = {("",): days} if by else _grouped(days, "classifier")
     for (title,), part in tables.items():
-        OUT.print(_table(title, by or "day", part, billed))
+        show(_table(title, by or "day", part, billed))
     if len(tables) > 1:
-        OUT.print(_table("All classifiers", "day", days, billed))
+        show(_table("All classifiers", "day", days, billed))
     say_next("write every answer as a row", "ledger", "export", "answers.csv", "--ledger", _shown(place))
 
 
@@ -52,14 +69,12 @@ def _grouped(days: Sequence[DayCost], *columns: By) -> dict[tuple[str, ...], lis
 
 def _table(title: str, column: By, days: Sequence[DayCost], billed: bool) -> Table:
     """The sums of each group, and of all."""
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(column, overflow="fold", no_wrap=column == "day")
-    for heading in ("queries", "answered", "money", *(("tokens in (cached)", "out") if billed else ())):
-        table.add_column(heading, justify="right", no_wrap=True)
+    headings = ("queries", "answered", "money", *(("tokens in (cached)", "out") if billed else ()))
+    found = table(title, column, *headings)
     for (key,), group in _grouped(days, column).items():
-        table.add_row(key, *_amounts(group, billed))
-    table.add_row("all", *_amounts(days, billed), style="bold")
-    return table
+        found.add_row(key, *_amounts(group, billed))
+    found.add_row("all", *_amounts(days, billed), style="bold")
+    return found
 
 
 def _heading(day: DayCost, column: By) -> str:
@@ -88,36 +103,56 @@ def _shown(place: str) -> str:
     return "postgresql://…" if "://" in place else place
 
 
-def export(place: str | None, out: Path, pictures: Sequence[Picture] = ()) -> None:
-    """Every answer as a row of a .csv, .jsonl or .parquet file, with the names of these pictures."""
-    check_writable(out, files.ENDINGS)
-    names = {digest: picture.name for picture in _readable(pictures) for digest in _digests(picture)}
+@ledger.command()
+def export(
+    out: Annotated[Path, typer.Argument(help="A .csv, .jsonl or .parquet file.")],
+    place: PlaceOption = None,
+    pictures: Annotated[list[Path] | None, Help(help="Where the pictures are, to add their names.")] = None,
+) -> None:
+    """Write every answer as a row of a file."""
+    check_writable(out, ENDINGS)
+    readable = _readable(find_pictures(pictures)) if pictures else ()
+    names = {digest: picture.name for picture in readable for digest in _digests(picture)}
     say(f"{maintenance.export(place or default_path(), out, names)} answers: {out}")
 
 
-def verify(place: str | None, json: bool) -> bool:
-    """Say what is wrong with the ledger; whether it is sound."""
+@ledger.command()
+def verify(place: PlaceOption = None, json: JsonOption = False) -> None:
+    """Check that the file is intact and its counts add up; the exit code is 1 if not."""
     problems = maintenance.verify(place or default_path())
     if json:
         print_json({"problems": problems})
-        return not problems
-    for problem in problems:
-        say(f"[red]problem:[/red] {safe(problem)}")
-    if not problems:
-        say("The ledger is sound.")
-    return not problems
+    else:
+        for line in [f"[red]problem:[/red] {safe(problem)}" for problem in problems] or ["The ledger is sound."]:
+            say(line)
+    raise typer.Exit(1 if problems else 0)
 
 
-def forget(place: str | None, classifier: str | None, pictures: Sequence[Picture] | None) -> None:
-    """Delete the answers of one classifier, or those about some pictures; what they cost stays counted."""
-    digests = None if pictures is None else [digest for picture in _readable(pictures) for digest in _digests(picture)]
+@ledger.command()
+def forget(
+    classifier: Annotated[
+        str | None,
+        typer.Argument(
+            help="The classifier as shown by stats: its fingerprint or description, or a prefix of one.",
+            show_default=False,
+        ),
+    ] = None,
+    pictures: Annotated[list[Path] | None, Help(help="Forget what was answered about these alone.")] = None,
+    place: PlaceOption = None,
+) -> None:
+    """Delete the answers of one classifier, or about some pictures; what they cost stays counted."""
+    if classifier is None and not pictures:
+        raise typer.BadParameter("name a classifier, or --pictures")
+    readable = _readable(find_pictures(pictures)) if pictures else ()
+    digests = [digest for picture in readable for digest in _digests(picture)] if pictures else None
     deleted = maintenance.forget(place or default_path(), classifier, digests)
     say(f"{deleted} answers are forgotten; what they cost stays counted.")
     say_next("see what is left", "ledger", "stats", "--ledger", _shown(place or str(default_path())))
 
 
-def backup(place: str | None, out: Path) -> None:
-    """Copy the ledger as it is now, while others write."""
+@ledger.command()
+def backup(out: Annotated[Path, typer.Argument(help="Where to write the copy.")], place: PlaceOption = None) -> None:
+    """Copy a ledger as it is now, while others write; copying its file by hand may miss the last answers."""
     maintenance.backup(place or default_path(), out)
     say(f"Backup: {safe(str(out))}")
 

@@ -1,14 +1,17 @@
-"""`looktwice look`, `burst` and `score`."""
+"""`looktwice look` and `score`."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from heapq import nsmallest
 from pathlib import Path
+from typing import Annotated, Literal, NoReturn
 
-from looktwice import files
+import typer
+
 from looktwice.cli.console import (
     OUT,
     PICTURES,
@@ -16,25 +19,50 @@ from looktwice.cli.console import (
     complain,
     cost_of_accepted,
     estimate,
+    leave,
     policy_of,
     print_json,
     safe,
+    say,
     say_next,
     say_reach,
-    watched,
+    show,
+    watch,
 )
-from looktwice.decisions.judging import Verdict, alternatives, is_unfamiliar, percent
-from looktwice.decisions.policy import DecisionOptions, Policy
-from looktwice.decisions.stream import Observation, Stream
-from looktwice.decisions.verdict_files import ScoreFile
-from looktwice.engine.options import run
-from looktwice.engine.outcome import Cause, Unscored
+from looktwice.cli.options import (
+    Fleet,
+    Help,
+    OtherOption,
+    PicturesArgument,
+    ProfileOption,
+    TakeOption,
+    asks,
+    check_unread,
+    decides,
+    find_pictures,
+    gathers,
+    prints,
+)
 from looktwice.errors import DataError
-from looktwice.files import check_writable
-from looktwice.images.collection import Picture
-from looktwice.model import AsyncModel
-from looktwice.progress import say
-from looktwice.views import Panel
+from looktwice.files import ENDINGS, check_writable
+from looktwice.model import (
+    AskOptions,
+    AsyncModel,
+    Cause,
+    DecisionOptions,
+    Observation,
+    Panel,
+    Picture,
+    Policy,
+    ScoreFile,
+    Stream,
+    Unscored,
+    Verdict,
+    alternatives,
+    is_unfamiliar,
+    is_video_file,
+    percent,
+)
 
 UNFAMILIAR = "They are unlike the pictures that this profile was fitted on, so their confidence means nothing."
 """What the end of a run says of unfamiliar pictures."""
@@ -91,129 +119,180 @@ class Decided:
         return self._places[since], [self._places[at] for at in least_familiar]
 
 
-@dataclass(frozen=True)
-class Following:
-    """Where the verdicts of `score` come from and go to, for the command after it."""
-
-    profile: Path
-    pictures: Sequence[str]
-    out: Path
-
-    def say(self, model: AsyncModel, max_error: float | None, decided: Decided, changed: bool) -> None:
-        """Tell how many verdicts are accepted and what each of them costs, or what could be; then how to go on.
-
-        Where the pictures have changed, labels alone tell how many verdicts are right, and nothing is guaranteed.
-        """
-        folder = self.pictures[0] if len(self.pictures) == 1 else PICTURES
-        price = model.typical_price()
-        if changed:
-            say_next("label some of them", "label", folder, "-c", model.description)
-            say_next("see how many verdicts are right", "evaluate", folder, "-p", self.profile)
-            return
-        if max_error is None:
-            say_reach(model.fitted(), self.profile, price)
-        if max_error is None or not decided.verdicts:
-            return
-        cost = cost_of_accepted(decided.queries, price, decided.accepted)
-        say(f"{decided.accepted:,} of {decided.verdicts:,} verdicts are accepted{cost}.")
-        if decided.accepted < decided.verdicts:
-            say_next("have people review the others", "review", self.out, folder)
-        else:
-            say_next("estimate how often they are wrong", "audit", self.out, folder)
-
-
+@decides
+@asks
+@prints
 def look(
-    model: AsyncModel, pictures: Sequence[Picture], profile: Path, decide: DecisionOptions, output: Output
-) -> bool:
-    """Print a verdict for each picture; whether all have one."""
+    pictures: PicturesArgument,
+    decide: DecisionOptions,
+    ask: AskOptions,
+    output: Output,
+    profile: ProfileOption = Path("profile.json"),
+    classifier: OtherOption = None,
+    burst: Annotated[
+        bool, Help("--burst", help="The pictures show the same object, or are a video: give one verdict for all.")
+    ] = False,
+    frames: Annotated[int, Help(help="Frames to take from a video, evenly spaced.", min=2, max=64)] = 8,
+) -> None:
+    """Print the label and confidence of pictures, with an explanation.
+
+    [bold]Examples[/bold]
+
+      looktwice look cat.jpg --profile profile.json
+
+      looktwice look --burst front.jpg left.jpg right.jpg
+
+      looktwice look --burst turned.mp4 --frames 8
+    """
+    model = AsyncModel.load(profile, classifier, options=ask)
+    if burst:
+        video = len(pictures) == 1 and is_video_file(pictures[0])
+        _burst(model, model.frames(pictures[0], frames) if video else find_pictures(pictures), profile, decide, output)
+    found = find_pictures(pictures)
     policy_of(model, decide)
     if output.dry_run:
-        estimate(model, pictures, None, output, decide)
-        return True
+        estimate(model, found, None, output, decide)
+        return
 
     async def work() -> list[Verdict | Unscored]:
-        async with watched(model, len(pictures), output):
-            return [verdict async for verdict in model.score(pictures, decide)]
+        return [verdict async for verdict in model.score(found, decide)]
 
-    verdicts = run(work)
+    verdicts = watch(model, len(found), output, work)
     for verdict in verdicts:
         _show(verdict, output.json)
-    if not output.json and decide.max_error is None and any(isinstance(verdict, Verdict) for verdict in verdicts):
+    scored = [isinstance(verdict, Verdict) for verdict in verdicts]
+    if not output.json and decide.max_error is None and any(scored):
         say_reach(model.fitted(), profile, model.typical_price())
-    return not any(isinstance(verdict, Unscored) for verdict in verdicts)
+    leave(all(scored))
 
 
-def burst(model: AsyncModel, photos: Sequence[Picture], profile: Path, decide: DecisionOptions, output: Output) -> bool:
-    """Print the one verdict that several photos of one thing give; whether there is one."""
+def _burst(
+    model: AsyncModel, photos: Sequence[Picture], profile: Path, decide: DecisionOptions, output: Output
+) -> NoReturn:
+    """Print the one verdict that several photos of one thing give."""
     if decide != DecisionOptions():
         raise DataError(
             "a burst is judged as a whole and nothing is guaranteed about it; leave out the decision options"
         )
     if output.dry_run:
         estimate(model, photos, Panel(()), output)
-        return True
-
-    async def work() -> Verdict | Unscored:
-        async with watched(model, len(photos), output):
-            return await model.score_burst(photos)
-
-    verdict = run(work)
+        leave(True)
+    verdict = watch(model, len(photos), output, partial(model.score_burst, photos))
     _show(verdict, output.json)
     if isinstance(verdict, Verdict) and not output.json:
         say_next("take such photos on a web page", "serve", "-p", profile)
-    return isinstance(verdict, Verdict)
+    leave(isinstance(verdict, Verdict))
 
 
+@dataclass(frozen=True)
+class Machines:
+    """What the options of `score` say about machines."""
+
+    address: str | None = None
+    """A cluster that is there, `auto` for the one this machine belongs to; None for one on this machine alone."""
+    workers: int | None = None
+    """As many as there are processors where None."""
+    shard: int = 1000
+    """Pictures in one file of the result, about."""
+    max_bad: str | None = None
+    """How many pictures may be unreadable before the run stops: a number, or a share such as 1%."""
+
+
+def _machines(
+    engine: Annotated[Literal["here", "ray"], Fleet(help="Score in this process, or on Ray.")] = "here",
+    address: Annotated[str | None, Fleet(help="Address of a Ray cluster; auto finds that of this machine.")] = None,
+    workers: Annotated[int | None, Fleet(help="Number of workers; by default one per processor.", min=1)] = None,
+    shard: Annotated[int, Fleet(help="Approximate number of pictures per result file.", min=1)] = 1000,
+    max_bad: Annotated[str | None, Fleet(help="Stop when more pictures than this are unreadable: 20, or 1%.")] = None,
+) -> Machines | None:
+    return Machines(address, workers, shard, max_bad) if engine == "ray" else None
+
+
+@gathers("machines", _machines)
+@decides
+@asks
+@prints
 def score(
-    model: AsyncModel,
-    pictures: Sequence[Picture],
-    out: Path,
-    verify: bool,
+    pictures: Annotated[
+        list[str],
+        typer.Argument(
+            help="Pictures, folders or .npz files; on Ray also .parquet and .tar files, and s3:// or gs:// URLs.",
+            show_default=False,
+        ),
+    ],
     decide: DecisionOptions,
+    ask: AskOptions,
     output: Output,
-    following: Following,
-) -> bool:
-    """Write the verdicts of all pictures; whether all have one."""
-    check_writable(out, files.ENDINGS)
-    profile = model.fitted()
+    machines: Machines | None,
+    out: Annotated[
+        str, Help("--out", "-o", help="Where to write the verdicts: .csv, .jsonl or .parquet; with Ray, a folder.")
+    ],
+    profile: ProfileOption = Path("profile.json"),
+    classifier: OtherOption = None,
+    take: TakeOption = None,
+    verify: Annotated[
+        bool,
+        Help(
+            "--verify",
+            help="When resuming, compare every picture with the one its verdict is about, even if the file seems "
+            "unchanged.",
+        ),
+    ] = False,
+) -> None:
+    """Write verdicts for whole folders to a file. After an interruption, run it again to resume.
+
+    [bold]Examples[/bold]
+
+      looktwice score photos/ -o verdicts.csv
+
+      looktwice score photos/ -o verdicts.parquet --budget +10000 --dry-run
+
+      looktwice score s3://bucket/photos -o s3://bucket/verdicts --engine ray --address auto
+    """
+    if machines:
+        from looktwice.cli.ray import score as score_on_machines
+
+        leave(score_on_machines(pictures, take, verify, profile, classifier, out, decide, machines, ask, output))
+    place = Path(out)
+    check_unread(place, (*pictures, profile, classifier))
+    found, model = (
+        find_pictures([Path(path) for path in pictures], take),
+        AsyncModel.load(profile, classifier, options=ask),
+    )
+    check_writable(place, ENDINGS)
     policy = policy_of(model, decide)
     if output.dry_run:
-        estimate(model, pictures, None, output, decide)
-        return True
-    header: dict[str, object] = {"profile": profile.model_dump(mode="json"), "options": asdict(decide)}
-    file, todo = ScoreFile(out, header, pictures, verify=verify, size=model.terms.working_size), pictures
+        estimate(model, found, None, output, decide)
+        return
+    header: dict[str, object] = {"profile": model.fitted().model_dump(mode="json"), "options": asdict(decide)}
+    file, todo = ScoreFile(place, header, found, verify=verify, size=model.terms.working_size), found
     if file.changed:
         many = f"{len(file.changed)} pictures changed since their verdict; they are queried again."
         say("1 picture changed since its verdict; it is queried again." if len(file.changed) == 1 else many)
-    if file.missing() < len(pictures):
-        todo = [picture for place, picture in enumerate(pictures) if not file.done(place)]
-        say(f"Resuming: {len(pictures) - len(todo)} of {len(pictures)} pictures already have a verdict.")
+    if file.missing() < len(found):
+        todo = [picture for at, picture in enumerate(found) if not file.done(at)]
+        say(f"Resuming: {len(found) - len(todo)} of {len(found)} pictures already have a verdict.")
     decided = Decided(policy)
 
     async def work() -> None:
-        async with watched(model, len(todo), output):
-            async for verdict in model.score(file.watched(todo), decide):
-                decided.add(verdict)
-                if isinstance(verdict, Verdict):
-                    file.add(verdict)
+        async for verdict in model.score(file.watched(todo), decide):
+            decided.add(verdict)
+            if isinstance(verdict, Verdict):
+                file.add(verdict)
 
     try:
-        run(work)
+        watch(model, len(todo), output, work)
     finally:
         file.finish(decided.unscored)
     complain(list(decided.unscored.values()))
     decided.catch_up()
-    stream, (since, least_familiar) = decided.stream, decided.change()
-    began, first = None if since is None else todo[since].name, [todo[place].name for place in least_familiar]
     tell_unfamiliar(decided.unfamiliar, len(todo), decide.false_alarms)
+    stream, (since, least_familiar) = decided.stream, decided.change()
+    began, first = None if since is None else todo[since].name, [todo[at].name for at in least_familiar]
     if output.json:
-        summary: dict[str, object] = {
-            "not_scored": file.missing(),
-            "drift": stream.alarm,
-            "unfamiliar": decided.unfamiliar,
-        }
-        summary |= {"drift_since": began, "label_first": first, "expected_accuracy": asdict(stream.expected())}
-        print_json({"out": str(out), "pictures": len(pictures), **summary})
+        summary = {"pictures": len(found), "accepted": decided.accepted, "not_scored": file.missing()}
+        change = {"drift": stream.alarm, "unfamiliar": decided.unfamiliar, "drift_since": began, "label_first": first}
+        print_json({"out": out, **summary, **change, "expected_accuracy": asdict(stream.expected())})
     tell_drift(stream, began, first)
     if stream.seen < decided.verdicts:
         say(f"Compared so far: {stream.seen:,}; verdicts after the run was cut off are no fair sample.")
@@ -221,8 +300,31 @@ def score(
     again = f"{'replace the bad files and ' if bad else ''}run the same command again to complete it"
     say(f"Verdicts: {out}" + (f"; not scored: {file.missing():,}; {again}" if file.missing() else ""))
     if not (output.json or file.missing()):
-        following.say(model, decide.max_error, decided, stream.alarm)
-    return not file.missing()
+        folder = pictures[0] if len(pictures) == 1 else PICTURES
+        _say_following(model, profile, folder, place, decide.max_error, decided)
+    leave(not file.missing())
+
+
+def _say_following(
+    model: AsyncModel, profile: Path, folder: str, out: Path, max_error: float | None, decided: Decided
+) -> None:
+    """Tell how many verdicts are accepted and what each of them costs, or what could be; then how to go on.
+
+    Where the pictures have changed, labels alone tell how many verdicts are right, and nothing is guaranteed.
+    """
+    price = model.typical_price()
+    if decided.stream.alarm:
+        say_next("label some of them", "label", folder, "-c", model.description)
+        say_next("see how many verdicts are right", "evaluate", folder, "-p", profile)
+    elif max_error is None:
+        say_reach(model.fitted(), profile, price)
+    elif decided.verdicts:
+        cost = cost_of_accepted(decided.queries, price, decided.accepted)
+        say(f"{decided.accepted:,} of {decided.verdicts:,} verdicts are accepted{cost}.")
+        if decided.accepted < decided.verdicts:
+            say_next("have people review the others", "review", out, folder)
+        else:
+            say_next("estimate how often they are wrong", "audit", out, folder)
 
 
 def tell_unfamiliar(unfamiliar: int, pictures: int, false_alarms: float) -> None:
@@ -244,18 +346,16 @@ def tell_drift(stream: Stream, began: str | None, first: Sequence[str] = ()) -> 
 def _show(verdict: Verdict | Unscored, json: bool) -> None:
     if json:
         print_json(asdict(verdict) if isinstance(verdict, Unscored) else verdict.to_dict())
-    elif isinstance(verdict, Unscored):
-        say(f"[red]not scored:[/red] {safe(verdict.name)}: {safe(verdict.message)}")
-    else:
-        decision = f" [{DECISIONS[verdict.decision]}]{verdict.decision}[/]" if verdict.decision else ""
-        share = percent(verdict.confidence)
-        share = f"[strike dim]{share}[/strike dim]" if verdict.unfamiliar_because else share
-        line = f"[bold]{safe(verdict.label)}[/bold] {share}{decision} {safe(verdict.name)}"
-        OUT.print(line, highlight=False)
-        if verdict.unfamiliar_because:
-            warning = f"Unlike the pictures it was fitted on: {safe(verdict.unfamiliar_because)}."
-            OUT.print(f"  [yellow]{warning}[/yellow]", highlight=False, soft_wrap=True)
-        OUT.print(f"  [dim]{safe(verdict.sentence())}[/dim]", highlight=False, soft_wrap=True)
-        if verdict.prediction_set is not None:
-            labels = alternatives(verdict.prediction_set)
-            OUT.print(f"  [dim]Prediction set: {safe(labels)}.[/dim]", highlight=False, soft_wrap=True)
+        return
+    if isinstance(verdict, Unscored):
+        complain([verdict])
+        return
+    decision = f" [{DECISIONS[verdict.decision]}]{verdict.decision}[/]" if verdict.decision else ""
+    share = percent(verdict.confidence)
+    share = f"[strike dim]{share}[/strike dim]" if verdict.unfamiliar_because else share
+    OUT.print(f"[bold]{safe(verdict.label)}[/bold] {share}{decision} {safe(verdict.name)}", highlight=False)
+    if verdict.unfamiliar_because:
+        show(f"  [yellow]Unlike the pictures it was fitted on: {safe(verdict.unfamiliar_because)}.[/yellow]")
+    show(f"  [dim]{safe(verdict.sentence)}[/dim]")
+    if verdict.prediction_set is not None:
+        show(f"  [dim]Prediction set: {safe(alternatives(verdict.prediction_set))}.[/dim]")

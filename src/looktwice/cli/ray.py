@@ -15,22 +15,27 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from looktwice.classifiers.base import Terms
 from looktwice.cli.cluster import last_line, running
-from looktwice.cli.console import Output, policy_of, print_json, safe, show_estimate, stop
-from looktwice.cli.look import tell_drift, tell_unfamiliar
+from looktwice.cli.console import ERR, Output, policy_of, print_json, safe, say, show_estimate, stop
+from looktwice.cli.look import Machines, tell_drift, tell_unfamiliar
 from looktwice.cli.verdict_folder import VerdictFolder
-from looktwice.decisions.judging import is_unfamiliar
-from looktwice.decisions.policy import DecisionOptions
-from looktwice.decisions.profile import Profile
-from looktwice.decisions.stream import Observation, Stream
-from looktwice.engine.engine import Estimate
-from looktwice.engine.ledger.places import OFF, POSTGRES
-from looktwice.engine.options import AskOptions, ledger_name
-from looktwice.engine.outcome import Cause, Progress, Unscored
 from looktwice.errors import DataError, FleetError, LookTwiceError
-from looktwice.model import AsyncModel
-from looktwice.progress import ERR, say
+from looktwice.model import (
+    OFF,
+    POSTGRES,
+    AskOptions,
+    AsyncModel,
+    Cause,
+    DecisionOptions,
+    Estimate,
+    Observation,
+    Profile,
+    Progress,
+    Stream,
+    Terms,
+    Unscored,
+    is_unfamiliar,
+)
 from looktwice.ray import READING, SOURCE, Batch, Scorer, filesystem, listed, read
 from looktwice.signals import stopping_signals
 
@@ -50,20 +55,6 @@ NO_LEDGER = (
     "start one (for example: docker run -d -p 5432:5432 -e POSTGRES_PASSWORD=... postgres:17) "
     "and give --ledger postgresql://user@host/database"
 )
-
-
-@dataclass(frozen=True)
-class Machines:
-    """What the options of the command say about the machines."""
-
-    address: str | None = None
-    """A cluster that is there, `auto` for the one this machine belongs to; None for one on this machine alone."""
-    workers: int | None = None
-    """As many as there are processors where None."""
-    shard: int = 1000
-    """Pictures in one file of the result, about."""
-    max_bad: str | None = None
-    """How many pictures may be unreadable before the run stops: a number, or a share such as 1%."""
 
 
 @dataclass
@@ -162,7 +153,7 @@ def score(
         job = crew(job, model.terms, cpus, machines)
         pictures = read(listing, done)
         if output.dry_run:
-            _estimated(job.mapped(pictures, Estimator), model.terms, ledger_name(model.terms, ask), output.json)
+            _estimated(job.mapped(pictures, Estimator), model.terms, model.ledger_name(), output.json)
             return True
         run = Run(job, Stream.of(policy), max_bad, Tally(pictures=len(done), before=len(done)))
         with _interruptible(run) as interrupted:

@@ -9,7 +9,7 @@ from typing import IO
 from uuid import uuid4
 
 from looktwice.errors import DataError
-from looktwice.images.image import shown
+from looktwice.model import shown
 from looktwice.ray import SOURCE, filesystem
 
 HEADER = "_looktwice.json"

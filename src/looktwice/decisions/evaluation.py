@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from looktwice.calibration import calibrators, crossfit, metrics
+from looktwice.calibration import Constant, Naive, calibrators, crossfit, metrics
 from looktwice.calibration.conformal import draws
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury, Prefixes
-from looktwice.calibration.paper import Naive
-from looktwice.calibration.shares import Constant
 from looktwice.calibration.votes import Bools, Floats, LabelledVotes, Tally, base_tally
 from looktwice.decisions import stopping
 from looktwice.decisions.fitting import Collected
-from looktwice.decisions.judging import Verdict
 from looktwice.decisions.policy import NEVER, Policy
 from looktwice.decisions.profile import Profile, Result, results_html, results_text
-from looktwice.decisions.stored import StoredVerdict, read
+from looktwice.decisions.stored import read
+from looktwice.decisions.verdict import Verdict
 from looktwice.engine.outcome import Unscored
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
@@ -169,25 +167,17 @@ class PoweredAccuracy:
         return f"Right, with the confidences of {self.unlabelled:,} other pictures: {interval}."
 
 
-def verdicts_of(found: VerdictsLike) -> list[Verdict | StoredVerdict]:
+def verdicts_of(found: VerdictsLike) -> list[Verdict]:
     """The verdicts of a file, or those given; pictures without one are left out."""
     if isinstance(found, str | Path):
         return list(read(Path(found)))
     return [verdict for verdict in found if not isinstance(verdict, Unscored)]
 
 
-def powered_accuracy(
-    collected: Collected, outcome: Outcome, verdicts: Iterable[Verdict | StoredVerdict]
-) -> PoweredAccuracy:
+def powered_accuracy(collected: Collected, outcome: Outcome, verdicts: Iterable[Verdict]) -> PoweredAccuracy:
     """The accuracy by prediction-powered inference; verdicts about the labelled pictures themselves do not count."""
-    digests, names = set(collected.votes.digests), set(collected.votes.names)
-    others: Floats = np.array(
-        [
-            verdict.confidence
-            for verdict in verdicts
-            if (verdict.digest not in digests if isinstance(verdict, Verdict) else verdict.name not in names)
-        ]
-    )
+    digests = set(collected.votes.digests)
+    others: Floats = np.array([verdict.confidence for verdict in verdicts if verdict.digest not in digests])
     found = metrics.prediction_powered(outcome.correct, outcome.confidence, others)
     return PoweredAccuracy(*found, labels=len(outcome.correct), unlabelled=len(others))
 
@@ -268,7 +258,7 @@ class Evaluation:
 
 
 def evaluation(
-    collected: Collected, profile: Profile, policy: Policy, unlabelled: Iterable[Verdict | StoredVerdict] | None = None
+    collected: Collected, profile: Profile, policy: Policy, unlabelled: Iterable[Verdict] | None = None
 ) -> Evaluation:
     """How verdicts fare on these labelled pictures; costs no query."""
     outcome = crossfit.outcome(policy.calibrator, collected.labelled().evenly())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from looktwice import __version__
 from looktwice.calibration import crossfit, risk
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.calibrators import dump
@@ -22,7 +22,7 @@ from looktwice.decisions.policy import NEVER, Policy, agreement_bin
 from looktwice.decisions.profile import DIGEST_DIGITS, Adaptive, HeldOut, Profile, Result
 from looktwice.decisions.stopping import Aim, Expected, SameDecision, Thrift
 from looktwice.engine.engine import QueryEngine
-from looktwice.engine.outcome import Unscored
+from looktwice.engine.outcome import Cause, Unscored
 from looktwice.engine.query import NO_SCREEN, Rounds, Screen
 from looktwice.errors import DataError, FitError, UnscoredError
 from looktwice.images.collection import Picture
@@ -30,6 +30,8 @@ from looktwice.images.image import WorkingSize
 from looktwice.monitoring.familiarity import AnswerKinds, Familiarity
 from looktwice.views import Panel, renderer
 
+LEAST = 2 * crossfit.FOLDS
+"""The fewest labelled pictures that can be judged by folds."""
 ALIKE, CONTRAST = 4, 32
 """Grey levels by which thumbnails of near-duplicates differ at most, and which one spans at least to tell anything."""
 
@@ -95,6 +97,44 @@ class Collected:
         """The same under some views of the panel, in this order."""
         panel = Panel(tuple(self.panel.views[column] for column in columns))
         return replace(self, votes=self.votes.under(columns), panel=panel)
+
+
+OnCollected = Callable[[Collected], None]
+"""Is called with the answers before anything is learned from them: it may warn, save them, or raise."""
+
+
+def warn(collected: Collected) -> None:
+    """Warn of pictures that have no answers, and of copies of a picture with another truth."""
+    if collected.unscored:
+        first, total = collected.unscored[0], len(collected.votes) + len(collected.unscored)
+        problem = f"{len(collected.unscored)} of {total} pictures were not scored, such as {first.name}"
+        warnings.warn(f"{problem}: {first.message}", stacklevel=2)
+    if disputed := collected.distinct().disputed:
+        one, other = disputed[0]
+        same = f"{len(disputed)} pictures are the same as others and have another truth"
+        warnings.warn(f"{same}, such as {other} and {one}: the first truth counts", stacklevel=2)
+
+
+async def collect_to_learn(
+    engine: QueryEngine, pictures: Sequence[Picture], panel: Panel, on_collected: OnCollected
+) -> Collected:
+    """The answers about labelled pictures, where there are enough of them to learn from.
+
+    Nothing is learned from the first pictures of a run that was stopped: they would take the place of a profile.
+    """
+    collected = await collect(engine, pictures, panel)
+    if left := [item.name for item in collected.unscored if item.cause is Cause.STOPPED]:
+        raise UnscoredError(
+            f"nothing was learned because the run was stopped with {len(left)} of {len(pictures):,} pictures left, "
+            f"such as {left[0]}; do the same again to resume"
+        )
+    on_collected(collected)
+    if (answered := len(collected.labelled())) < LEAST:
+        raise UnscoredError(
+            f"nothing was learned: {answered} of {len(pictures):,} pictures have all their answers, and it takes "
+            f"{LEAST}; mend what kept the others from being scored and do the same again, stored answers cost nothing"
+        )
+    return collected
 
 
 async def collect(
@@ -226,7 +266,7 @@ async def collect_for(
     )
 
 
-def check_teachable(pictures: Sequence[Picture], least: int = 2 * crossfit.FOLDS) -> None:
+def check_teachable(pictures: Sequence[Picture], least: int = LEAST) -> None:
     """Refuse labelled pictures from which nothing can be learned, before anything is asked about them."""
     crossfit.check_count(len(pictures), least)
     truths = {picture.truth for picture in pictures if picture.truth is not None}
@@ -278,7 +318,7 @@ def learn(
     usual = crossfit.joined([(trial.usual.steps[own], trial.places) for trial in trials]).of_rows(even)
     adaptive = _adaptive(calibrator, collected, n_selection, aim, stopping.price(trials, aim), stopped)
     adaptive = adaptive.model_copy(update={"expected": Expected.of(stopped, usual)})
-    curve = tuple(Result.point(step) for step in steps)
+    curve = tuple(Result.of(step, intervals=False) for step in steps)
     return profile.model_copy(update={"curve": curve, "adaptive": adaptive, "renderer": renderer(collected.panel)})
 
 
@@ -326,7 +366,6 @@ def _profile(
     uses_scores = isinstance(fitted, Jury) and fitted.scored is not None
     held_out = replace(held_out, evidence="scores" if uses_scores else "labels")
     return Profile(
-        looktwice=__version__,
         classifier=description,
         fingerprint=collected.fingerprint,
         reading=collected.reading,

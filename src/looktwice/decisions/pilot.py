@@ -10,10 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from looktwice.calibration import crossfit, panels
-from looktwice.calibration.jury import Jury
+from looktwice.calibration import Gaussian, Jury, crossfit, panels
 from looktwice.calibration.panels import Gain, Loss, Plan
-from looktwice.calibration.paper import Gaussian
 from looktwice.calibration.votes import MISSING, LabelledVotes, Row, Votes
 from looktwice.decisions import fitting, stopping
 from looktwice.decisions.fitting import Collected
@@ -22,6 +20,8 @@ from looktwice.engine.engine import QueryEngine
 from looktwice.engine.outcome import Cause
 from looktwice.errors import UnscoredError, ViewError
 from looktwice.images.collection import Picture
+from looktwice.plots import figures
+from looktwice.plots.notebook import Drawing
 from looktwice.views import GRIDS, Panel, View
 
 SEARCHED = 4 * crossfit.FOLDS
@@ -40,6 +40,33 @@ class Selection:
     """Views after which the rest add little, by the pilot pictures; 0 where one query with its score suffices."""
     losses: tuple[float, ...] = ()
     """Mean Brier scores of the pilot pictures after 0, 1 … views."""
+
+    def sentences(self, loss: panels.LossName) -> list[str]:
+        """Whether one query suffices, and what choosing gained in this loss."""
+        score = "Brier score" if loss == "brier" else "log loss"
+        gain = f"{self.gain.mean:+.4f} ± {self.gain.error:.4f} in {score}"
+        both = "both on the same held-out pictures"
+        if self.gain.convincing():
+            found = [f"The chosen views gain {gain} over the general panel, {both}."]
+        else:
+            found = [f"The general panel was kept: the best choice gains {gain} over it, {both}."]
+        if self.knee:
+            return found
+        brier = f"{self.losses[0]:.3f} on the pilot pictures, {min(self.losses[1:]):.3f} with views"
+        suffices = f"One query with its score suffices: a Brier score of {brier}. Fit with --views none to ask no more."
+        return [suffices, *found]
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """What choosing the views found, and the profile that was fitted with them."""
+
+    profile: Profile
+    chosen: Selection
+    collected: Collected
+    """The answers that the profile was fitted on."""
+    settings: tuple[Setting, ...] = ()
+    """For the paper's search: how each setting fared on the pilot."""
 
 
 async def choose(
@@ -70,13 +97,13 @@ async def choose(
     return Selection(whole, len(chosen.votes), gain, max(1, panels.knee(losses)), losses)
 
 
-def fit(chosen: Selection, views: int, description: str) -> tuple[Collected, Profile]:
-    """The answers under the first of the chosen views, and the jury's profile, with the curve of all views."""
+def fit(chosen: Selection, views: int, description: str) -> Tuned:
+    """The jury's profile from the answers under the first of the chosen views, with the curve of all views."""
     trials = stopping.trials(Jury(), chosen.collected.labelled(), n_selection=chosen.pilot)
-    points = tuple(Result.point(step) for step in stopping.steps(trials))
+    points = tuple(Result.of(step, intervals=False) for step in stopping.steps(trials))
     collected = chosen.collected.under(range(min(views, len(chosen.collected.panel))))
     profile = fitting.learn(collected, Jury(), description, n_selection=chosen.pilot)
-    return collected, profile.model_copy(update={"curve": points})
+    return Tuned(profile.model_copy(update={"curve": points}), chosen, collected)
 
 
 async def _collected(
@@ -137,9 +164,10 @@ async def search(
     return Selection(whole, len(best.votes), Gain(0.0, 0.0, 0), draws), settings
 
 
-def search_queries(pictures: int, settings: int, draws: int) -> int:
+def search_queries(pictures: int, grid: Sequence[View], draws: int) -> int:
     """The most queries that `search` sends."""
-    return pictures // 2 * (1 + settings * draws) + (pictures - pictures // 2) * (1 + draws)
+    crossfit.check_count(pictures, SEARCHED)
+    return pictures // 2 * (1 + len(grid) * draws) + (pictures - pictures // 2) * (1 + draws)
 
 
 def shuffled(pictures: Sequence[Picture]) -> list[Picture]:
@@ -200,6 +228,26 @@ class Choice:
     """What a picture costs, in millionths of the currency; its queries where no price is known."""
     brier: float
     """On the pilot pictures."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sized:
+    """What choosing the size of pictures along with the views found."""
+
+    tuned: Tuned
+    """The profile for the size that was taken."""
+    choices: tuple[Choice, ...]
+    """Every size with every number of views; `frontier` has those that are worth their money."""
+    taken: Choice
+
+    def plot(self) -> Drawing:
+        """The Brier score against money, a line for each size."""
+        lines = []
+        for size in dict.fromkeys(choice.size for choice in self.choices):
+            points = [(choice.micros / 1e3, choice.brier) for choice in self.choices if choice.size == size]
+            lines.append(figures.Line(f"{size} px", *map(np.array, zip(*points, strict=True))))
+        title = "Brier score against money"
+        return Drawing(figures.lines_svg(lines, title=title, x_label="per 1,000 pictures", y_label="Brier"))
 
 
 def frontier(choices: Iterable[Choice]) -> list[Choice]:

@@ -236,6 +236,10 @@ def _rounds(adaptive: Adaptive, vocabulary: Sequence[str], classes: int) -> Roun
     return Rounds(adaptive.first, more)
 
 
+SHARES = ("max_error", "level", "coverage", "false_alarms")
+"""Options of a decision that are between 0 and 1."""
+
+
 @dataclass(frozen=True)
 class DecisionOptions:
     """How verdicts are made: when to stop asking, what to accept, and which prediction sets to give."""
@@ -260,7 +264,7 @@ class DecisionOptions:
     """How often a picture that is like them is taken for one that is not."""
 
     def __post_init__(self) -> None:
-        for name in ("max_error", "level", "coverage", "false_alarms"):
+        for name in SHARES:
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
                 raise DataError(f"{name} is {value!r}; give a share between 0 and 1")

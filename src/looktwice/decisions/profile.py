@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from looktwice import files
+from looktwice import __version__, files
 from looktwice.calibration import base, calibrators, metrics, panels, risk
 from looktwice.calibration.conformal import AdaptiveSets, Conformal, SetKind, SetMaker
-from looktwice.calibration.crossfit import ONE_QUERY, Evidence, Outcome
+from looktwice.calibration.crossfit import ONE_QUERY, OWN, Evidence, Outcome
 from looktwice.calibration.distribution import Standing
 from looktwice.calibration.jury import Prefixes
 from looktwice.calibration.votes import Row, Votes
 from looktwice.classifiers.base import AnyClassifier, lasting, names_of, reading
-from looktwice.decisions.stopping import AdaptiveRule, Expected
+from looktwice.decisions.stopping import RANKING, AdaptiveRule, Expected
 from looktwice.engine.query import Scores
 from looktwice.errors import DataError, FitError, ProfileError, ViewError
 from looktwice.images.image import shown
@@ -69,17 +69,16 @@ class Result(_Part):
     """What the calibrator looked at."""
 
     @classmethod
-    def of(cls, outcome: Outcome) -> Self:
-        """The figures of an outcome with their 95 % intervals."""
-        ends = asdict(outcome.intervals())
-        figures = {key: Figure.of(value, ends[key]) for key, value in asdict(outcome.scores()).items()}
+    def of(cls, outcome: Outcome, intervals: bool = True) -> Self:
+        """The figures of an outcome, with their 95 % intervals unless they are points of a curve."""
+        ends = asdict(outcome.intervals()) if intervals else {}
+        figures = {key: Figure.of(value, ends.get(key)) for key, value in asdict(outcome.scores()).items()}
         return cls(calibrator=outcome.name, queries=outcome.queries, figures=figures, evidence=outcome.evidence)
 
-    @classmethod
-    def point(cls, outcome: Outcome) -> Self:
-        """The figures without their intervals, as a curve has many of them."""
-        figures = {key: Figure.of(value, None) for key, value in asdict(outcome.scores()).items()}
-        return cls(calibrator=outcome.name, queries=outcome.queries, figures=figures, evidence=outcome.evidence)
+    def title(self) -> str:
+        """The calibrator, and whether it uses scores where its name does not say that."""
+        scored = self.evidence == "scores" and self.calibrator not in (OWN, ONE_QUERY)
+        return f"{self.calibrator} with scores" if scored else self.calibrator
 
     def record(self) -> dict[str, object]:
         """Calibrator, queries and the value of each figure, as one row of a table."""
@@ -203,7 +202,7 @@ class Profile(_Part):
     """Everything needed to repeat a verdict, and how good such verdicts were."""
 
     schema_version: Literal[1] = 1
-    looktwice: str
+    looktwice: str = Field(default_factory=lambda: __version__)
     classifier: str
     """The classifier as it was described; credentials are named by their environment variables."""
     fingerprint: str
@@ -258,23 +257,29 @@ class Profile(_Part):
         known = set(self.fitted_on)
         return sum(digest[:DIGEST_DIGITS] in known for digest in digests)
 
-    def advice(self, results: Sequence[Result] = ()) -> list[str]:
+    def advice(self, results: Sequence[Result] = (), asked: Panel | None = None) -> list[str]:
         """What is to be said about stopping early and about the classifier's own score, one sentence each.
 
-        `results` are those on other pictures; by default the sentences are about the held-out folds.
+        `results` are those on other pictures; by default the sentences are about the held-out folds. `asked` is the
+        panel that the labelled pictures were asked.
         """
-        found = {result.calibrator: result.figures["brier"].value for result in results or self.results}
-        single, whole, views = found.get(ONE_QUERY), found.get(str(self.calibrator.get("family"))), len(self.views())
         sentences = [f"Scores: {self.scores}."] if self.scores else []
         if self.adaptive and self.adaptive.expected and not results:
             sentences.append(self.adaptive.expected.sentence())
-        if not single or not whole or self.evidence == "labels":
-            return sentences
-        figures = f"Brier score {single:.3f} with one query, {whole:.3f} with {1 + views}"
-        if single <= panels.SUFFICES * whole:
-            return [*sentences, f"One query with its score suffices: {figures}; fit with --views none to ask no more."]
-        cost = f"--views none asks one query, at 1/{1 + views} of the cost"
-        return [*sentences, f"Views add to the score: {figures}; {cost}."]
+        found = {result.calibrator: result.figures["brier"].value for result in results or self.results}
+        single, whole, views = found.get(ONE_QUERY), found.get(str(self.calibrator.get("family"))), len(self.views())
+        if single and whole and self.evidence == "scores":
+            figures = f"Brier score {single:.3f} with one query, {whole:.3f} with {1 + views}"
+            if single <= panels.SUFFICES * whole:
+                advice = f"One query with its score suffices: {figures}; fit with --views none to ask no more."
+            else:
+                cost = f"--views none asks one query, at 1/{1 + views} of the cost"
+                advice = f"Views add to the score: {figures}; {cost}."
+            sentences.append(advice)
+        if asked and self.adaptive and len(self.adaptive.views()) < len(asked):
+            unknown = f"Fewer than {RANKING} answers were wrong, too few to tell which further views help"
+            sentences.append(f"{unknown}: --adaptive stops within {views} views.")
+        return sentences
 
     def threshold(self, max_error: float, level: float = 0.95) -> float | None:
         """The least confidence to accept, so that accepted answers are wrong at most `max_error` of the time.
@@ -345,6 +350,21 @@ class Profile(_Part):
         """Mistakes among accepted answers; `max_error` marks the threshold that guarantees it."""
         threshold = None if max_error is None else self.threshold(max_error, level)
         return Drawing(figures.risk_coverage_svg(metrics.risk_coverage(*self.held_out.arrays()), threshold))
+
+    def plot_curve(self) -> Drawing:
+        """Figures against queries a picture: those that should fall above those that should rise."""
+        queries, charts = [float(point.queries) for point in self.curve], []
+        for names, title, better in (
+            ({"brier": "Brier", "ece": "ECE"}, "What is lost", "lower is better"),
+            ({"accuracy": "acc", "auroc": "AUROC"}, "What is gained", "higher is better"),
+        ):
+            lines = []
+            for key, name in names.items():
+                values = [point.figures[key].value for point in self.curve]
+                known = [(x, y) for x, y in zip(queries, values, strict=True) if y is not None]
+                lines += [figures.Line(name, *map(np.array, zip(*known, strict=True)))] if known else []
+            charts.append(figures.lines_svg(lines, title=title, x_label="queries per picture", y_label=better))
+        return Drawing(figures.column_svg(charts, "Metrics against queries per picture"))
 
     def _title(self) -> str:
         return f"{self.classifier}: on held-out folds of {self.pictures} pictures, panel {self.panel}"

@@ -34,21 +34,6 @@ class AdaptiveRule:
     """Where it ends; below its beginning for a number of views at which one always stops."""
 
     @classmethod
-    def learn(cls, confidence: Floats, regret: Floats, allowance: float) -> Self:
-        """The rule that asks least while its mean regret is at most `allowance`.
-
-        Both arrays are (n, S + 1): after 0, 1 … S views of each picture. The regret is what stopping there costs
-        against the whole panel, such as `movement`, or 1 where the decision would have been another.
-        """
-        cheap, dear = -40.0, 10.0
-        for _ in range(50):
-            middle = (cheap + dear) / 2
-            asked = cls.priced(confidence, regret, math.exp(middle)).asked(confidence)
-            kept = float(regret[np.arange(len(regret)), asked].mean()) <= allowance
-            cheap, dear = (middle, dear) if kept else (cheap, middle)
-        return cls.priced(confidence, regret, math.exp(cheap))
-
-    @classmethod
     def priced(cls, confidence: Floats, regret: Floats, price: float, ranks: Sequence[Ranks] | None = None) -> Self:
         """The rule that makes regret and `price` per view together least, worked out from the last view back.
 

@@ -7,13 +7,12 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
 from looktwice import files
-from looktwice.decisions.judging import Verdict
-from looktwice.decisions.verdict_files import record
+from looktwice.decisions.verdict import Verdict
+from looktwice.decisions.verdict_files import COLUMNS, record
 from looktwice.errors import DataError
 from looktwice.files import ENDINGS
 
@@ -23,37 +22,12 @@ KINDS = {b"\xff\xd8": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"GIF8": ".g
 """Magic bytes of image files; others are HEIC or TIFF."""
 
 
-@dataclass(frozen=True)
-class StoredVerdict:
-    """A verdict read from a file."""
-
-    name: str
-    label: str
-    confidence: float
-    base: str
-    votes: tuple[str, ...]
-    """The labels of the queried views."""
-    decision: str | None
-
-    def named(self) -> tuple[str, ...]:
-        """The labels of the verdict, the classifier and the views, each once."""
-        return tuple(dict.fromkeys((self.label, self.base, *self.votes)))
-
-    def value(self, costs: Mapping[str, float]) -> float:
-        """The expected cost of leaving the verdict as it is; `costs` has the cost of missing each label, by default 1.
-
-        If the verdict is wrong, the truth is assumed to be another returned label, in proportion to its votes.
-        """
-        others = Counter(label for label in (self.base, *self.votes) if label != self.label)
-        total = sum(count * costs.get(label, 1.0) for label, count in others.items())
-        return (1.0 - self.confidence) * (total / others.total() if others else 1.0)
-
-
-def read(path: Path) -> list[StoredVerdict]:
+def read(path: Path) -> list[Verdict]:
     """The verdicts in a file of `score` or in the review folder of a service, without unscored pictures."""
     place = path / VERDICTS if path.is_dir() else path
     try:
-        return [_verdict(row) for row in _rows(place) if row["label"]]
+        rows = (row for row in _rows(place) if row["label"])
+        return [Verdict.model_validate({name: cell for name, cell in row.items() if cell is not None}) for row in rows]
     except OSError as error:
         raise DataError(f"{str(place)!r} cannot be read ({error.strerror}); give a file that `score` wrote") from None
     except (ValueError, KeyError, TypeError, csv.Error) as error:
@@ -61,23 +35,37 @@ def read(path: Path) -> list[StoredVerdict]:
         raise DataError(f"{str(place)!r} holds no verdicts ({why}); give a file that `score` wrote") from None
 
 
-def doubtful(found: Iterable[StoredVerdict], costs: Mapping[str, float]) -> list[StoredVerdict]:
+def doubtful(found: Iterable[Verdict], costs: Mapping[str, float]) -> list[Verdict]:
     """The verdicts to review, the highest expected cost first; without costs, the least confident.
 
-    If any verdict has a decision, only those with "review"; otherwise all.
+    If any verdict has a decision, only those that are for review or held; otherwise all.
     """
     kept = list(found)
     decided = any(verdict.decision for verdict in kept)
-    wanted = [verdict for verdict in kept if verdict.decision == "review"] if decided else kept
-    return sorted(wanted, key=lambda verdict: (-verdict.value(costs), verdict.name))
+    wanted = [verdict for verdict in kept if verdict.held or verdict.decision == "review"] if decided else kept
+    return sorted(wanted, key=lambda verdict: (-expected_cost(verdict, costs), verdict.name))
+
+
+def returned_labels(verdict: Verdict) -> tuple[str, ...]:
+    """The labels of the verdict, the classifier and the views, each once."""
+    return tuple(dict.fromkeys((verdict.label, *(asked.label for asked in verdict.asked if asked.label))))
+
+
+def expected_cost(verdict: Verdict, costs: Mapping[str, float]) -> float:
+    """The expected cost of leaving the verdict as it is; `costs` has the cost of missing each label, by default 1.
+
+    If the verdict is wrong, the truth is assumed to be another returned label, in proportion to its votes.
+    """
+    others = Counter(asked.label for asked in verdict.asked if asked.label and asked.label != verdict.label)
+    total = sum(count * costs.get(label, 1.0) for label, count in others.items())
+    return (1.0 - verdict.confidence) * (total / others.total() if others else 1.0)
 
 
 def _rows(path: Path) -> Iterator[Mapping[str, object]]:
     if path.suffix == ".csv":
         with path.open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
-                texts = {column: files.from_cell(row[column] or "") for column in ("name", "label", "base")}
-                yield {**row, **texts, "votes": json.loads(row["votes"] or "[]")}
+                yield {name: _parsed(name, cell) for name, cell in row.items()}
     elif path.suffix == ".jsonl":
         with path.open(encoding="utf-8") as file:
             yield from (json.loads(line) for line in file if line.endswith("\n"))  # the last may still be written
@@ -88,14 +76,13 @@ def _rows(path: Path) -> Iterator[Mapping[str, object]]:
         raise DataError(f"{str(path)!r} must end in {', '.join(ENDINGS)}, as `score` writes verdicts")
 
 
-def _verdict(row: Mapping[str, object]) -> StoredVerdict:
-    votes = row["votes"]
-    if not isinstance(votes, list):
-        raise TypeError("votes are no list")
-    labels = tuple(str(label) for label in votes if label)
-    decision = str(row["decision"]) if row["decision"] else None
-    confidence = float(str(row["confidence"]))
-    return StoredVerdict(str(row["name"]), str(row["label"]), confidence, str(row["base"]), labels, decision)
+def _parsed(name: str, cell: str) -> object:
+    kind = COLUMNS.get(name)
+    if not cell or kind is None:
+        return None
+    if kind == "text":
+        return files.from_cell(cell)
+    return json.loads(cell) if kind == "texts" or isinstance(kind, Mapping) else cell
 
 
 class ReviewFolder:

@@ -10,9 +10,9 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from looktwice.decisions.judging import Verdict
 from looktwice.decisions.policy import Policy
 from looktwice.decisions.profile import HeldOut
+from looktwice.decisions.verdict import Verdict
 from looktwice.monitoring.drift import Drift
 
 BINS = 5
@@ -178,7 +178,7 @@ class Monitor:
         self._pending.append(Observation.at(verdict, self._policy))
         if len(self._pending) >= TOGETHER or time.monotonic() - self._ran >= EVERY:
             self._run()
-        return replace(verdict, held=True) if self._stream.alarm else verdict
+        return verdict.model_copy(update={"held": True}) if self._stream.alarm else verdict
 
     @property
     def stream(self) -> Stream:

@@ -17,38 +17,42 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from looktwice import files
-from looktwice.decisions.judging import Verdict
+from looktwice.decisions.verdict import Verdict
 from looktwice.engine.outcome import Cause, Unscored
 from looktwice.errors import DataError, LookTwiceError
 from looktwice.images.collection import Picture, Stamp
 from looktwice.images.image import Image, WorkingSize
 
-COLUMNS: files.Columns = {
-    "name": "text",
-    "label": "text",
-    "confidence": "number",
-    "low": "number",
-    "high": "number",
-    "base": "text",
-    "agree": "whole",
-    "queries": "whole",
-    "votes": "texts",
-    "decision": "text",
-    "prediction_set": "texts",
-    "evidence": "text",
-    "score": "number",
-    "familiarity": "number",
-    "unfamiliar_because": "text",
-    "cause": "text",
-    "message": "text",
-}
+JsonSchema = dict[str, Any]
+FIRST = ("name", "label", "confidence", "low", "high", "decision", "held")
+"""The first columns of a table."""
+KINDS: dict[str, files.Kind] = {"string": "text", "number": "number", "integer": "whole", "boolean": "flag"}
+
+
+def _columns(schema: JsonSchema, definitions: JsonSchema) -> files.Columns:
+    """The columns that hold the fields of a JSON schema."""
+
+    def kind(value: JsonSchema) -> files.Kind | files.Columns:
+        value = value.get("anyOf", [value])[0]
+        if value["type"] != "array":
+            return KINDS[value["type"]]
+        record = definitions.get(value["items"].get("$ref", "").rpartition("/")[2])
+        return "texts" if record is None else _columns(record, definitions)
+
+    return {name: kind(value) for name, value in schema["properties"].items()}
+
+
+_SCHEMA = Verdict.model_json_schema(mode="serialization")
+_FIELDS = _columns(_SCHEMA, _SCHEMA["$defs"])
+COLUMNS: files.Columns = {name: _FIELDS[name] for name in (*FIRST, *_FIELDS)} | {"cause": "text", "message": "text"}
+"""A column for each field of a verdict, and two for why a picture has none."""
 BEGINNING = b"looktwice score "
 """How a part file begins; the line goes on with what it has verdicts of."""
-PART = (*COLUMNS, "stamp", "digest")
-"""The columns of a line of the part file: also the stamp of the picture's file, and the digest of its pixels."""
+PART = (*COLUMNS, "stamp")
+"""The columns of a line of the part file: also the stamp of the picture's file."""
 SETTLED = 1.0
 """Seconds by which a file must be older than its stamp if that is to be trusted: clocks of files are coarse."""
 NOWHERE = -1
@@ -120,7 +124,7 @@ class ScoreFile:
         ahead = chain(range(self._next, len(self._pictures)), range(self._next))
         place = next(place for place in ahead if self._pictures[place].name == verdict.name)
         stamp = self._stamps.pop(verdict.name, None)
-        line = json.dumps({**record(verdict), "stamp": stamp, "digest": verdict.digest}) + "\n"
+        line = json.dumps({**record(verdict), "stamp": stamp}) + "\n"
         with self._writing():
             start = self._file.tell()
             self._file.write(line.encode())
@@ -134,7 +138,8 @@ class ScoreFile:
             with self._writing():
                 self._file.flush()
             with files.atomic(self._out) as part:
-                files.write_table(part, self._out.suffix, COLUMNS, rows(self._records(unscored)))
+                rows = (list(record.values()) for record in self._records(unscored))
+                files.write_table(part, self._out.suffix, COLUMNS, rows)
             if not self.missing():
                 self._part.unlink()
         finally:
@@ -181,9 +186,9 @@ class ScoreFile:
             if not line.endswith(b"\n"):
                 file.truncate(start)
                 break
-            record = _record(line)
-            if (place := places.get(str(record.get("name")))) is not None:
-                same = self._same(self._pictures[place], record)
+            found = _record(line)
+            if (place := places.get(str(found.get("name")))) is not None:
+                same = self._same(self._pictures[place], found)
                 self._starts[place] = start if same else NOWHERE
                 (self.changed.discard if same else self.changed.add)(place)
             start += len(line)
@@ -204,36 +209,23 @@ class ScoreFile:
             for picture, start in zip(self._pictures, self._starts, strict=True):
                 if start == NOWHERE:
                     missed = Unscored(picture.name, Cause.STOPPED, "the run ended before this picture was reached")
-                    yield unscored_record(unscored.get(picture.name, missed))
+                    yield record(unscored.get(picture.name, missed))
                 else:
                     file.seek(start)
-                    record = json.loads(file.readline())
-                    yield {column: record[column] for column in COLUMNS}
+                    line = json.loads(file.readline())
+                    yield {column: line[column] for column in COLUMNS}
 
 
 def _record(line: bytes) -> dict[str, object]:
     """The record of a line; empty if `add` did not write it."""
     try:
-        record = json.loads(line)
-        return record if isinstance(record, dict) and tuple(record) == PART else {}
+        found = json.loads(line)
+        return found if isinstance(found, dict) and tuple(found) == PART else {}
     except (ValueError, RecursionError):
         return {}
 
 
-def unscored_record(unscored: Unscored) -> dict[str, object]:
-    """The columns of a picture that has no verdict."""
-    return {**dict.fromkeys(COLUMNS), **asdict(unscored)}
-
-
-def record(verdict: Verdict) -> dict[str, object]:
-    """The columns of a verdict: those of its schema, with numbers of six decimals, and of votes the labels alone."""
-    fields = {**verdict.to_dict(), "votes": [label for _, label in verdict.votes]}
-    for name in ("confidence", "low", "high", "familiarity"):
-        value = getattr(verdict, name)
-        fields[name] = None if value is None else round(value, 6)
-    return {column: fields.get(column) for column in COLUMNS}
-
-
-def rows(records: Iterable[dict[str, object]]) -> Iterator[list[object]]:
-    """Records as the rows of a table."""
-    return ([record.get(column) for column in COLUMNS] for record in records)
+def record(verdict: Verdict | Unscored) -> dict[str, object]:
+    """The columns of a verdict, or of a picture that has none."""
+    fields = asdict(verdict) if isinstance(verdict, Unscored) else verdict.to_dict()
+    return dict.fromkeys(COLUMNS) | fields

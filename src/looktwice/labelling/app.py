@@ -14,14 +14,12 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from starlette.types import ASGIApp
 
 from looktwice.errors import LookTwiceError
-from looktwice.images.collection import Picture
-from looktwice.images.image import WorkingSize, encode_jpeg, encode_png
 from looktwice.labelling.labels import Click, Token
 from looktwice.labelling.session import LabellingSession
+from looktwice.model import Picture, WorkingSize, encode_jpeg, encode_png
 from looktwice.service import Limits, Place, bodies
-from looktwice.service.admission import Admission
 from looktwice.service.app import PageFiles, add_refusals
-from looktwice.service.guards import Guard, Tokens, check_address
+from looktwice.service.guards import Admission, Counters, Guard, Tokens, check_address
 from looktwice.service.replies import Refusal
 from looktwice.service.server import answer, listen, run_async
 
@@ -44,14 +42,6 @@ class UndoBody(BaseModel):
 
     id: Token
     window: Token
-
-
-class Uncounted:
-    """Metrics that count nothing: this page is not monitored."""
-
-    def replied(self, status: int) -> None: ...
-
-    def refused(self, code: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -91,8 +81,8 @@ def build(session: LabellingSession, work: Work, tokens: Tokens, names: tuple[st
     for path, file in page.items():
         app.add_route(path, file)
     _Routes(session, work).add_to(app)
-    add_refusals(app, Uncounted())
-    return Guard(Admission(app, LIMITS, Uncounted()), tokens, names, page.keys(), Uncounted())
+    add_refusals(app, Counters())
+    return Guard(Admission(app, LIMITS, Counters()), tokens, names, page.keys(), Counters())
 
 
 class _Routes:

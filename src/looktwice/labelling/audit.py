@@ -12,10 +12,9 @@ from functools import cached_property
 
 import numpy as np
 
-from looktwice.calibration.metrics import wilson
-from looktwice.calibration.votes import Bools, Counts, Floats, Places
-from looktwice.decisions.stored import StoredVerdict
+from looktwice import metrics
 from looktwice.errors import DataError
+from looktwice.model import Bools, Counts, Floats, Places, Verdict
 
 STRATA = 12
 FEWEST = 4
@@ -46,13 +45,13 @@ class Share:
 class Audit:
     """The accepted verdicts of a run, in strata: which to label next, and the error rate estimated from labels."""
 
-    verdicts: Sequence[StoredVerdict]
+    verdicts: Sequence[Verdict]
     seed: int = 0
 
     @classmethod
-    def of(cls, found: Sequence[StoredVerdict], seed: int = 0) -> Audit:
+    def of(cls, found: Sequence[Verdict], seed: int = 0) -> Audit:
         """An audit of the accepted verdicts among these; of all, if none has a decision."""
-        accepted = [verdict for verdict in found if verdict.decision != "review"]
+        accepted = [verdict for verdict in found if verdict.decision != "review" and not verdict.held]
         if not accepted:
             raise DataError("no verdict is accepted, so there is nothing to audit; score with a larger --max-error")
         return cls(accepted, seed)
@@ -129,5 +128,5 @@ def share(sizes: Counts, count: Counts, errors: Counts, expected: Floats) -> Sha
         return Share(value, value, value, int(count.sum()))
     smooth = float(weight @ rate)
     worth = smooth * (1.0 - smooth) / variance
-    low, high = wilson(value * worth, worth)
+    low, high = metrics.wilson(value * worth, worth)
     return Share(value, float(low), float(high), int(count.sum()))

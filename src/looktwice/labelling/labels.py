@@ -20,8 +20,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, 
 
 from looktwice import files
 from looktwice.errors import DataError
-from looktwice.images.collection import FILE_COLUMNS, read_header, read_truths
-from looktwice.images.image import shown
+from looktwice.model import FILE_COLUMNS, read_header, read_truths, shown
 
 COLUMNS = ("file", "label", "not")
 JOURNAL = ".journal"
@@ -105,11 +104,8 @@ class Labels:
         files.check_writable(out, (".csv",))
         self.out, self._journal = out, out.with_suffix(JOURNAL)
         self._lock = Lock()
-        self._events: list[Click | Undo] = []
-        """Every line of the journal."""
-        self._clicks: dict[str, Click] = {}
-        self._undone: dict[str, str] = {}
-        """The click that each undo undid, by id."""
+        self._events: dict[str, Click | Undo] = {}
+        """Every line of the journal, by its id."""
         self._hold = files.FileLock(out)
         began = self._journal.exists()
         try:
@@ -132,30 +128,34 @@ class Labels:
 
     def known(self) -> dict[str, Click]:
         """The last click about each picture that was not undone; may be called while another thread saves one."""
-        return _standing(list(self._events))
+        return _standing(list(self._events.values()))
 
     def last(self, window: str) -> Click | None:
         """The window's last click that was not undone."""
-        gone, clicks = set(self._undone.values()), list(self._clicks.values())
-        return next((click for click in reversed(clicks) if click.window == window and click.id not in gone), None)
+        events = list(self._events.values())
+        gone = {event.undoes for event in events if isinstance(event, Undo)}
+        clicks = [event for event in events if isinstance(event, Click) and event.id not in gone]
+        return next((click for click in reversed(clicks) if click.window == window), None)
 
     def add(self, click: Click) -> None:
         """Save a click to disk; one whose id is known changes nothing but a table that could not be written then."""
         with self._lock:
-            if click.id not in self._clicks:
+            if click.id not in self._events:
                 self._append(click)
             files.write(self.out, table(self.known()))
 
     def undo(self, identity: str, window: str) -> str | None:
         """Undo the window's last click, and return its picture; None if there is no click."""
         with self._lock:
-            if identity not in self._undone:
+            if identity not in self._events:
                 click = self.last(window)
                 if click is None:
                     return None
                 self._append(Undo(id=identity, window=window, undoes=click.id))
             files.write(self.out, table(self.known()))
-            return self._clicks[self._undone[identity]].file
+            undo = self._events[identity]
+            undone = self._events[undo.undoes] if isinstance(undo, Undo) else undo
+            return undone.file if isinstance(undone, Click) else None
 
     def close(self) -> None:
         """Close the journal and release the lock."""
@@ -172,14 +172,7 @@ class Labels:
             self._file.truncate(end)
             what = f"{str(self._journal)!r} cannot be written ({error.strerror})"
             raise DataError(f"{what}; this click was not saved: free some space and click again") from None
-        self._keep(event)
-
-    def _keep(self, event: Click | Undo) -> None:
-        self._events.append(event)
-        if isinstance(event, Click):
-            self._clicks[event.id] = event
-        else:
-            self._undone[event.id] = event.undoes
+        self._events[event.id] = event
 
     def _read(self) -> None:
         self._file.seek(0)
@@ -189,7 +182,8 @@ class Labels:
             lines.pop()
         for number, line in enumerate(lines, 1):
             try:
-                self._keep(_Line.model_validate_json(line).event)
+                event = _Line.model_validate_json(line).event
+                self._events[event.id] = event
             except ValidationError:
                 what = f"{str(self._journal)!r}: line {number} was not written by looktwice"
                 raise DataError(
@@ -200,8 +194,8 @@ class Labels:
         """Refuse a table that was edited; it may be behind the journal after a crash, or if it could not be written."""
         if not self.out.exists():
             return
-        found, last = self.out.read_text("utf-8", "replace"), len(self._events)
-        earlier = (_standing(self._events[:end]) for end in range(last, max(-1, last - 1 - BEHIND), -1))
+        found, events = self.out.read_text("utf-8", "replace"), list(self._events.values())
+        earlier = (_standing(events[:end]) for end in range(len(events), max(-1, len(events) - 1 - BEHIND), -1))
         if found not in map(table, earlier):
             what = f"{str(self.out)!r} was edited outside `looktwice label`"
             raise DataError(f"{what}; move {self._journal.name} away to continue from the table as it is")

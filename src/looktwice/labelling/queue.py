@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence, Set
 from hashlib import sha256
+from itertools import chain, islice
 
 import numpy as np
 
@@ -32,17 +33,12 @@ class Queue:
     def next(self, window: str, settled: Set[str], skipped: Set[str], count: int) -> list[str]:
         """The next pictures for a window, the one to show first: those it already has, then unassigned ones."""
         now, done = self._clock(), settled | skipped
-        free = list[str]()
         own = [name for name, (who, _) in self._leases.items() if who == window and name not in done]
-        for wanted in (False, True):
-            for name in self._order:
-                if len(own) + len(free) >= count:
-                    break
-                who, until = self._leases.get(name, (window, now))
-                taken = who != window and until > now
-                if name not in settled and (name in skipped) is wanted and not taken and name not in own:
-                    free.append(name)
-        found = [*own, *free][:count]
+        taken = {name for name, (who, until) in self._leases.items() if who != window and until > now}
+        fresh = (name for name in self._order if name not in done)
+        again = (name for name in self._order if name in skipped and name not in settled)
+        free = (name for name in chain(fresh, again) if name not in taken and name not in own)
+        found = list(islice(chain(own, free), count))
         self._leases |= dict.fromkeys(found, (window, now + LEASE))
         return found
 
@@ -52,13 +48,7 @@ class Queue:
 
     def ahead(self, settled: Set[str], count: int) -> list[str]:
         """The next unsettled pictures, assigned or not."""
-        found = list[str]()
-        for name in self._order:
-            if len(found) == count:
-                break
-            if name not in settled:
-                found.append(name)
-        return found
+        return list(islice((name for name in self._order if name not in settled), count))
 
 
 def options(digest: str, named: Sequence[str], vocabulary: Sequence[str]) -> list[str]:

@@ -6,18 +6,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from looktwice.calibration.votes import Row, Votes
-from looktwice.decisions.fitting import labelled_votes
-from looktwice.decisions.stored import StoredVerdict
-from looktwice.engine.outcome import Cause
 from looktwice.errors import LookTwiceError
-from looktwice.images.collection import Picture
 from looktwice.labelling.audit import Audit
 from looktwice.labelling.labels import Click, Labels
 from looktwice.labelling.queue import BUTTONS, Queue, options
 from looktwice.labelling.summary import AuditSummary, LabelSummary, Summary, summarise
-from looktwice.model import AsyncModel
-from looktwice.views import Panel
+from looktwice.model import AsyncModel, Cause, Panel, Picture, Row, Verdict, Votes, labelled_votes, returned_labels
 
 PRELOADED = 4
 """Pictures assigned to a window at a time: the one it shows and those it preloads."""
@@ -82,7 +76,7 @@ class LabellingSession:
     vocabulary: tuple[str, ...] = ()
     """The labels that the classifier is known to return."""
     asking: Asking | None = None
-    verdicts: Sequence[StoredVerdict] = ()
+    verdicts: Sequence[Verdict] = ()
     """Existing verdicts about the pictures, whose labels are offered."""
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
     """Those that the page shows, for people to accept or correct."""
@@ -94,7 +88,7 @@ class LabellingSession:
 
     def __post_init__(self) -> None:
         self._queue = Queue(self.order)
-        self._named = {verdict.name: verdict.named() for verdict in self.verdicts}
+        self._named = {verdict.name: returned_labels(verdict) for verdict in self.verdicts}
         self._failed = set[str]()
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

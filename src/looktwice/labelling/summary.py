@@ -7,15 +7,12 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from looktwice.calibration import crossfit, metrics
-from looktwice.calibration.jury import Jury
-from looktwice.calibration.votes import LabelledVotes
-from looktwice.decisions import planning
-from looktwice.decisions.profile import HeldOut
+from looktwice import Jury, metrics
 from looktwice.errors import LookTwiceError
 from looktwice.labelling.audit import Share
+from looktwice.model import FOLDS, LADDER, HeldOut, LabelledVotes, cross_fit, needs, selection_level
 
-FEWEST = 4 * crossfit.FOLDS
+FEWEST = 4 * FOLDS
 """With fewer labels, only their number is shown."""
 NOTE = (
     "Estimated by 5-fold cross-validation. Stop at the number of labels, not as soon as a guarantee appears: waiting "
@@ -115,9 +112,9 @@ def summarise(labelled: LabelledVotes, unsure: int, max_error: float, level: flo
         return LabelSummary(count, unsure, wanted=max_error)
     right = int((labelled.base == labelled.truths).sum())
     low, high = metrics.wilson(right, count)
-    outcome = crossfit.cross_fit(Jury(), labelled)
+    outcome = cross_fit(Jury(), labelled)
     held_out = HeldOut(confidence=tuple(outcome.confidence.tolist()), correct=tuple(outcome.correct.tolist()))
-    levels = sorted((dict.fromkeys(planning.LADDER, planning.selection_level(level)) | {max_error: level}).items())
+    levels = sorted((dict.fromkeys(LADDER, selection_level(level)) | {max_error: level}).items())
     thresholds = ((error, held_out.threshold(error, certainty)) for error, certainty in levels)
     reached, accept = next(((error, t) for error, t in thresholds if t is not None), (None, np.inf))
     more = _more(held_out, max_error, level)
@@ -137,7 +134,7 @@ def summarise(labelled: LabelledVotes, unsure: int, max_error: float, level: flo
 def _more(held_out: HeldOut, max_error: float, level: float) -> int | None:
     """Number of labels missing for the cheapest way to the guarantee; None if there is no way."""
     try:
-        needs = planning.needs(max_error, level, held_out)
+        found = needs(max_error, level, held_out)
     except LookTwiceError:
         return None
-    return max(0, min(need.labels for need in needs) - len(held_out.confidence))
+    return max(0, min(need.labels for need in found) - len(held_out.confidence))

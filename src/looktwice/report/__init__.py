@@ -2,5 +2,6 @@
 
 from looktwice.report.inputs import MAX_ERROR, ReportInputs
 from looktwice.report.page import ENDINGS, page, write
+from looktwice.report.saved import saved_inputs
 
-__all__ = ["ENDINGS", "MAX_ERROR", "ReportInputs", "page", "write"]
+__all__ = ["ENDINGS", "MAX_ERROR", "ReportInputs", "page", "saved_inputs", "write"]

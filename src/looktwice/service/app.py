@@ -5,28 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from looktwice import __version__
-from looktwice.decisions.stored import ReviewFolder
 from looktwice.errors import ImageError, LookTwiceError
-from looktwice.model import AsyncModel, DecisionOptions, OnAnswer, Picture, Verdict
+from looktwice.model import AsyncModel, DecisionOptions, OnAnswer, Picture, Pixels, ReviewFolder, Verdict
 from looktwice.service import Limits, bodies, documentation, events, profiles
-from looktwice.service.admission import Admission
-from looktwice.service.bodies import Opened, Upload
-from looktwice.service.guards import Counters, Guard, Tokens
+from looktwice.service.bodies import Opened
+from looktwice.service.guards import Admission, Counters, Guard, Tokens
 from looktwice.service.label_studio import Backend, Studio
 from looktwice.service.looks import Looks
 from looktwice.service.metrics import Metrics
@@ -74,6 +73,8 @@ def build(settings: ServiceSettings) -> ASGIApp:
         lifespan=lifespan,
         docs_url=None,  # they would fetch scripts from elsewhere
         redoc_url=None,
+        responses=documentation.PROBLEMS,
+        dependencies=[Depends(HTTPBearer(auto_error=False))] if settings.tokens.hashes else [],
     )
     _Looking(looks, settings, metrics).add_to(app)
     _add_profile(app, looks, settings)
@@ -82,7 +83,6 @@ def build(settings: ServiceSettings) -> ASGIApp:
     for path, file in page.items():
         app.add_route(path, file, include_in_schema=False)
     add_refusals(app, metrics)
-    app.openapi = partial(documentation.described, app)  # type: ignore[method-assign]
     admitted = Admission(app, settings.limits, metrics)
     return Guard(admitted, settings.tokens, settings.names, {*OPEN, *page}, metrics)
 
@@ -129,13 +129,13 @@ class _Looking:
     async def look(self, request: Request) -> Response:
         """The verdict on one picture."""
         self._looks.check()
-        verdict = await self._look(self._picture(await bodies.one(request, self._limits)))
+        verdict = await self._look(await bodies.one(request, self._limits))
         return JSONResponse(verdict.to_dict())
 
     async def looks(self, request: Request) -> Response:
         """The verdicts on several pictures, in their order; a picture that has none says why."""
         self._looks.check()
-        pictures = map(self._picture, await bodies.several(request, self._limits))
+        pictures = await bodies.several(request, self._limits)
         return JSONResponse({"verdicts": await asyncio.gather(*map(self._reply, pictures))})
 
     async def burst(self, request: Request) -> Response:
@@ -146,55 +146,36 @@ class _Looking:
     async def look_events(self, request: Request) -> Response:
         """The same as events: the picture, each answer as it comes, the verdict, and the views as they are drawn."""
         self._looks.check()
-        picture = self._picture(await bodies.one(request, self._limits))
+        picture = await bodies.one(request, self._limits)
         views = [(str(view), view.adjective) for view in self._model.policy(self._settings.decide).panel]
-        shown = events.picture_event(await self._shown(picture, events.PICTURE_SIDE), picture.name, views)
-
-        async def draw(emit: events.Emit) -> None:
-            async with self._drawing:
-                await events.draw(emit, self._model.rendered(picture, self._settings.decide))
-
-        async def work(emit: events.Emit) -> None:
-            emit("picture", shown)
-            drawing = asyncio.create_task(draw(emit))
-            try:
-                verdict = await self._look(picture, events.answers(emit))
-                emit("verdict", verdict.to_dict())
-                await drawing
-            finally:
-                drawing.cancel()
-
-        return _stream(work)
+        drawn = self._model.rendered(picture, self._settings.decide)
+        return await self._events(picture, views, lambda heard: self._look(picture, heard), drawn)
 
     async def burst_events(self, request: Request) -> Response:
         """The same as events: the photos, each answer as it comes, and the verdict."""
-        photos = await self._photos(request)
+        photos, size = await self._photos(request), self._model.terms.working_size
         views = [(photo.name, photo.name) for photo in photos[1:]]
-        first = events.picture_event(await self._shown(photos[0], events.PICTURE_SIDE), photos[0].name, views)
-        others = [(await self._shown(photo, events.VIEW_SIDE)).thumbnail for photo in photos[1:]]
+        drawn = (photo.image(size).pixels for photo in photos[1:])
+        return await self._events(photos[0], views, lambda heard: self._timed(self._looks.burst(photos, heard)), drawn)
 
-        async def work(emit: events.Emit) -> None:
-            emit("picture", first)
-            for place, thumbnail in enumerate(others, 1):
-                emit("view", {"place": place, "picture": thumbnail})
-            verdict = await self._timed(self._looks.burst(photos, events.answers(emit)))
-            emit("verdict", verdict.to_dict())
-
-        return _stream(work)
+    async def _events(
+        self,
+        picture: Picture,
+        views: Sequence[tuple[str, str]],
+        verdict: Callable[[OnAnswer], Awaitable[Verdict]],
+        drawn: Iterator[Pixels],
+    ) -> Response:
+        size = self._model.terms.working_size
+        try:
+            first = await asyncio.to_thread(events.picture_event, picture, size, views)
+        except ImageError as error:
+            raise Refusal("picture", str(error)) from None
+        told = events.stream(lambda emit: events.look(emit, first, verdict, events.draw(emit, drawn, self._drawing)))
+        return StreamingResponse(told, headers={"x-accel-buffering": "no"}, media_type=events.TYPE)
 
     async def _photos(self, request: Request) -> list[Picture]:
         self._looks.check()
-        uploads = await bodies.photos(request, self._limits, self._model.terms.working_size)
-        return list(map(self._picture, uploads))
-
-    def _picture(self, upload: Upload) -> Picture:
-        return Picture(upload.name, None, Opened(upload, self._limits.pixels))
-
-    async def _shown(self, picture: Picture, side: int) -> events.Shown:
-        try:
-            return await asyncio.to_thread(events.Shown.of, picture, side, self._model.terms.working_size)
-        except ImageError as error:
-            raise Refusal("picture", str(error)) from None
+        return await bodies.photos(request, self._limits, self._model.terms.working_size)
 
     async def _reply(self, picture: Picture) -> dict[str, object]:
         try:
@@ -240,7 +221,7 @@ def _add_health(app: FastAPI, looks: Looks, metrics: Metrics) -> None:
         """The process runs."""
         return JSONResponse({"status": "ok"})
 
-    @app.get("/readyz", tags=["health"], **documentation.READY)
+    @app.get("/readyz", tags=["health"], **documentation.HEALTH)
     async def ready() -> Response:
         """Pictures can be looked at."""
         looks.check()
@@ -273,8 +254,3 @@ def add_refusals(app: FastAPI, counters: Counters) -> None:
 
     for kind in (Refusal, HTTPException, ClientDisconnect, Exception):
         app.add_exception_handler(kind, refused)
-
-
-def _stream(work: Callable[[events.Emit], Awaitable[None]]) -> Response:
-    headers = {"x-accel-buffering": "no"}
-    return StreamingResponse(events.stream(work), headers=headers, media_type=events.TYPE)

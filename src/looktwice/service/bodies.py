@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
-from typing import Annotated, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -15,9 +15,7 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from looktwice.errors import ImageError
-from looktwice.images.decode import decode, is_video
-from looktwice.images.image import Image, WorkingSize, encode_png, shown
-from looktwice.images.video import FRAMES, frames
+from looktwice.model import FRAMES, Image, Picture, WorkingSize, decode, encode_png, is_video, shown, video_frames
 from looktwice.service import Limits
 from looktwice.service.replies import Refusal
 
@@ -41,16 +39,6 @@ JSON = "application/json"
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """A picture as it was sent: its name, and the bytes of its file."""
-
-    name: str
-    data: bytes
-    original_size: tuple[int, int] | None = None
-    """Height and width of the frame of a video that it is scaled down from."""
-
-
 class PictureBody(BaseModel):
     """One picture in JSON."""
 
@@ -68,73 +56,74 @@ class PicturesBody(BaseModel):
     images: Annotated[list[PictureBody], Field(min_length=1)]
 
 
+@dataclass(frozen=True, slots=True)
 class Opened:
     """The source of a picture that came in; they are decoded one at a time, because that takes memory."""
 
-    decoding = Lock()
-
-    def __init__(self, upload: Upload, pixels: int) -> None:
-        self._upload, self._pixels = upload, pixels
-
-    @property
-    def data(self) -> bytes:
-        """The bytes of its file."""
-        return self._upload.data
+    data: bytes = field(repr=False)
+    """The bytes of its file."""
+    pixels: int
+    """The most that it may have."""
+    original_size: tuple[int, int] | None = None
+    """Height and width of the frame of a video that it is scaled down from."""
+    decoding: ClassVar[Lock] = Lock()
 
     def image(self, name: str, size: WorkingSize | None = None) -> Image:
         with self.decoding:
-            image = decode(self._upload.data, self._upload.name, self._pixels, size)
-        return Image(image.pixels, self._upload.original_size) if self._upload.original_size else image
+            image = decode(self.data, name, self.pixels, size)
+        return Image(image.pixels, self.original_size) if self.original_size else image
 
 
-async def one(request: Request, limits: Limits) -> Upload:
+async def one(request: Request, limits: Limits) -> Picture:
     """The picture of a request that holds one."""
     kind = _kind(request)
     if kind.startswith(RAW):
-        return Upload("picture", await request.body())
+        return _picture("picture", await request.body(), limits)
     if kind == JSON:
-        return _decoded(await parsed(PictureBody, request))
+        return _decoded(await parsed(PictureBody, request), limits)
     uploads = await _form(request, limits)
     if len(uploads) != 1:
         raise Refusal("request", f"the form holds {len(uploads)} files; send one, or use /v1/looks or /v1/burst")
     return uploads[0]
 
 
-async def several(request: Request, limits: Limits) -> list[Upload]:
+async def several(request: Request, limits: Limits) -> list[Picture]:
     """The pictures of a request that holds some, in their order."""
     if _kind(request) != JSON:
         return await _form(request, limits)
     pictures = (await parsed(PicturesBody, request)).images
     if len(pictures) > limits.pictures:
         raise Refusal("size", f"there are {len(pictures)} pictures; send up to {limits.pictures} in one request")
-    return [_decoded(picture) for picture in pictures]
+    return [_decoded(picture, limits) for picture in pictures]
 
 
-async def photos(request: Request, limits: Limits, size: WorkingSize) -> list[Upload]:
+async def photos(request: Request, limits: Limits, size: WorkingSize) -> list[Picture]:
     """The photos of a request that holds a burst, in their order, or some frames of the one video that it holds."""
     if _kind(request).startswith((*RAW, "video/")):
-        uploads = [Upload("video", await request.body())]
+        uploads = [_picture("video", await request.body(), limits)]
     else:
         uploads = await several(request, limits)
     if len(uploads) > 1:
         return uploads
-    if not is_video(uploads[0].data):
+    name, source = uploads[0].name, uploads[0].source
+    if not isinstance(source, Opened) or not is_video(source.data):
         raise Refusal("request", f"there is 1 picture; send 2 to {limits.pictures} photos of one thing, or a video")
     wanted = request.query_params.get("frames", str(FRAMES))
     if not (wanted.isascii() and wanted.isdecimal() and 2 <= int(wanted[:9]) <= limits.pictures):
         raise Refusal("request", f"frames is {shown(wanted[:20])}; give a number from 2 to {limits.pictures}")
-    return await asyncio.to_thread(_frames, uploads[0], int(wanted), size, limits)
+    return await asyncio.to_thread(_frames, name, source.data, int(wanted), size, limits)
 
 
-def _frames(upload: Upload, count: int, size: WorkingSize, limits: Limits) -> list[Upload]:
+def _frames(name: str, video: bytes, count: int, size: WorkingSize, limits: Limits) -> list[Picture]:
     try:
         with Opened.decoding:
-            found = frames(upload.data, upload.name, count, size, limits.pixels)
+            found = video_frames(video, name, count, size, limits.pixels)
     except ImageError as error:
         raise Refusal("picture", str(error)) from None
-    named = [upload.name, *(f"{upload.name}#{place}" for place in range(2, len(found) + 1))]
+    named = [name, *(f"{name}#{place}" for place in range(2, len(found) + 1))]
     return [
-        Upload(name, encode_png(image.pixels), image.original_size) for name, image in zip(named, found, strict=True)
+        Picture(name, None, Opened(encode_png(image.pixels), limits.pixels, image.original_size))
+        for name, image in zip(named, found, strict=True)
     ]
 
 
@@ -168,11 +157,15 @@ def _kind(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def _decoded(body: PictureBody) -> Upload:
-    return Upload(body.name, from_base64(body.image, body.name))
+def _picture(name: str, data: bytes, limits: Limits) -> Picture:
+    return Picture(name, None, Opened(data, limits.pixels))
 
 
-async def _form(request: Request, limits: Limits) -> list[Upload]:
+def _decoded(body: PictureBody, limits: Limits) -> Picture:
+    return _picture(body.name, from_base64(body.image, body.name), limits)
+
+
+async def _form(request: Request, limits: Limits) -> list[Picture]:
     """The files of a form: at least one."""
     if _kind(request) != FORM:
         sent = shown(request.headers.get("content-type", "none"))
@@ -187,7 +180,7 @@ async def _form(request: Request, limits: Limits) -> list[Upload]:
         why = getattr(error, "message", "") or str(error) or type(error).__name__
         raise Refusal("request", f"the form cannot be read: {shown(why[:200])}") from None
     files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
-    uploads = [Upload((file.filename or "picture")[:LONGEST_NAME], await file.read()) for file in files]
+    uploads = [_picture((file.filename or "picture")[:LONGEST_NAME], await file.read(), limits) for file in files]
     await form.close()
     if not uploads:
         raise Refusal("request", "the form holds no file; send a picture")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 
-from looktwice.images.image import WorkingSize, data_url, shrunk
-from looktwice.model import AnswerEvent, OnAnswer, Picture, Pixels
+from looktwice.model import AnswerEvent, OnAnswer, Picture, Pixels, Verdict, WorkingSize, data_url, shrunk
 from looktwice.service.replies import Refusal
 
 TYPE = "text/event-stream"
@@ -23,17 +21,12 @@ HEARTBEAT = 15.0
 """Seconds after which a silent stream says that it is alive."""
 
 
-def event(name: str, data: dict[str, object]) -> bytes:
-    """One event as it goes over the wire."""
-    return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
-
-
 async def stream(work: Callable[[Emit], Awaitable[None]]) -> AsyncIterator[bytes]:
     """The events of some work, with the problem that ended it as the last one if there was one."""
     queue: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     def emit(name: str, data: dict[str, object]) -> None:
-        queue.put_nowait(event(name, data))
+        queue.put_nowait(f"event: {name}\ndata: {json.dumps(data)}\n\n".encode())
 
     async def run() -> None:
         try:
@@ -58,47 +51,51 @@ async def stream(work: Callable[[Emit], Awaitable[None]]) -> AsyncIterator[bytes
         task.cancel()
 
 
-def answers(emit: Emit) -> OnAnswer:
-    """Emits each answer: the place of its view, from 1, or 0 for the picture itself; null where it has no label."""
+def picture_event(picture: Picture, size: WorkingSize, views: Iterable[tuple[str, str]]) -> dict[str, object]:
+    """The first event: what is looked at, and the views with their captions.
 
-    def on_answer(event: AnswerEvent) -> None:
-        emit("answer", {"place": event.place, "label": event.label})
-
-    return on_answer
-
-
-def picture_event(shown: Shown, name: str, views: Iterable[tuple[str, str]]) -> dict[str, object]:
-    """The first event: what is looked at, and the views with their captions."""
+    The picture is decoded at a working size, or larger where people would see less than `PICTURE_SIDE`.
+    """
+    image = picture.image(size)
+    height, width, _ = image.pixels.shape
+    small = image.original_size and max(height, width) < PICTURE_SIDE
+    seen = picture.image(WorkingSize(long=PICTURE_SIDE)) if small else image
+    height, width = image.original_size or (height, width)
     named = [{"view": view, "caption": caption} for view, caption in views]
-    return {"name": name, "width": shown.width, "height": shown.height, "picture": shown.thumbnail, "views": named}
+    thumbnail = data_url(shrunk(seen.pixels, PICTURE_SIDE))
+    return {"name": picture.name, "width": width, "height": height, "picture": thumbnail, "views": named}
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A picture as people see it."""
+async def look(
+    emit: Emit,
+    first: dict[str, object],
+    verdict: Callable[[OnAnswer], Awaitable[Verdict]],
+    drawing: Coroutine[None, None, None],
+) -> None:
+    """Emit a look: the picture, each answer as it comes, the verdict, and the views as they are drawn."""
 
-    width: int
-    height: int
-    thumbnail: str
+    def on_answer(answer: AnswerEvent) -> None:
+        emit("answer", {"place": answer.place, "label": answer.label})
 
-    @classmethod
-    def of(cls, picture: Picture, side: int, size: WorkingSize) -> Shown:
-        """Decodes the picture at a working size, or larger where people would see less than `side`."""
-        image = picture.image(size)
-        height, width, _ = image.pixels.shape
-        seen = picture.image(WorkingSize(long=side)) if image.original_size and max(height, width) < side else image
-        height, width = image.original_size or (height, width)
-        return cls(width, height, data_url(shrunk(seen.pixels, side)))
+    emit("picture", first)
+    task = asyncio.create_task(drawing)
+    try:
+        emit("verdict", (await verdict(on_answer)).to_dict())
+        await task
+    finally:
+        task.cancel()
 
 
-async def draw(emit: Emit, views: Iterator[Pixels]) -> None:
-    """Emits the views of a picture as they are rendered."""
+async def draw(emit: Emit, views: Iterator[Pixels], limit: asyncio.Semaphore) -> None:
+    """Emits the views of a picture as they are rendered, as many at a time as the limit allows."""
 
     def following() -> str | None:
         pixels = next(views, None)
         return None if pixels is None else data_url(shrunk(pixels, VIEW_SIDE))
 
     for place in range(1, MOST_DRAWN + 1):
-        if (view := await asyncio.to_thread(following)) is None:
+        async with limit:
+            view = await asyncio.to_thread(following)
+        if view is None:
             break
         emit("view", {"place": place, "picture": view})

@@ -23,7 +23,7 @@ from yarl import URL
 from looktwice.errors import DataError, LookTwiceError
 from looktwice.model import Picture, Profile, Verdict
 from looktwice.service import Limits, bodies
-from looktwice.service.bodies import Opened, Upload
+from looktwice.service.bodies import Opened
 from looktwice.service.guards import Counters
 from looktwice.service.label_interface import Interface
 from looktwice.service.replies import Refusal
@@ -96,8 +96,7 @@ class Studio:
             await self._session.close()
 
     def _opened(self, data: bytes) -> Picture:
-        name = "the picture of the task"
-        return Picture(name, None, Opened(Upload(name, data), self._limits.pixels))
+        return Picture("the picture of the task", None, Opened(data, self._limits.pixels))
 
     def _ours(self, address: str) -> URL:
         """The address, if it is one of the Label Studio that was named; what is checked here is what is asked."""

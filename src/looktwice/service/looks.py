@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from looktwice.errors import ChangedError, LookTwiceError, QuotaError
 from looktwice.model import AnswerEvent, AsyncModel, Cause, DecisionOptions, OnAnswer, Picture, Unscored, Verdict
@@ -37,15 +37,6 @@ Outcome = Verdict | Unscored
 Work = Callable[[], Awaitable[Outcome]]
 
 
-@dataclass(frozen=True)
-class State:
-    """Whether the service can look at pictures now, or why not and when to try again."""
-
-    ready: bool
-    reason: str = ""
-    retry_after: float | None = None
-
-
 class Looks:
     """The looks of all requests."""
 
@@ -64,26 +55,25 @@ class Looks:
         """Pictures that are looked at or wait for it."""
         return self._waiting + len(self._running)
 
-    def state(self) -> State:
-        """Whether it can look at pictures now; some time after the classifier failed, it tries again."""
+    def refusal(self) -> Refusal | None:
+        """Why no picture can be looked at now, if so; some time after the classifier failed, it tries again."""
         if self._closing:
-            return State(False, CLOSING, PAUSE)
+            return Refusal("unavailable", CLOSING, PAUSE)
         if self._trouble is None:
-            return State(True)
-        if isinstance(self._trouble, ChangedError):
-            return State(False, str(self._trouble))
+            return None
         left = self._resume_at - time.monotonic()
+        if isinstance(self._trouble, ChangedError):
+            return Refusal("unavailable", str(self._trouble))
         if left > 0 or self._running:
-            return State(False, str(self._trouble), max(left, 1.0))
+            return Refusal("unavailable", str(self._trouble), max(left, 1.0))
         self.model.resume()
         self._trouble = None
-        return State(True)
+        return None
 
     def check(self) -> None:
         """Raise a Refusal if no picture can be looked at now."""
-        state = self.state()
-        if not state.ready:
-            raise Refusal("unavailable", state.reason, state.retry_after)
+        if refusal := self.refusal():
+            raise refusal
 
     async def look(self, picture: Picture, on_answer: OnAnswer | None = None) -> Verdict:
         """The verdict on a picture, or a Refusal."""
@@ -104,7 +94,7 @@ class Looks:
                 on_answer(event._replace(place=places[event.name]))
 
         verdict = await self._verdict(photos[0].name, lambda: self.model.score_burst(named, on_answer=by_photo))
-        return replace(verdict, name=photos[0].name)
+        return verdict.model_copy(update={"name": photos[0].name})
 
     async def close(self) -> None:
         """Accept nothing more, and wait for the looks in progress."""
@@ -132,7 +122,7 @@ class Looks:
             raise Refusal("time", detail, seconds) from None
         if isinstance(outcome, Verdict):
             return outcome
-        raise self._refusal(outcome)
+        raise self._unscored(outcome)
 
     async def _take_slot(self, end: float) -> None:
         self.check()
@@ -149,8 +139,8 @@ class Looks:
     async def _outcome(self, name: str, work: Work) -> Outcome:
         """What came of the work; after a failure that concerns all pictures, nothing is asked for a while."""
         try:
-            if not self.state().ready:
-                return Unscored(name, Cause.STOPPED, self.state().reason)
+            if refusal := self.refusal():
+                return Unscored(name, Cause.STOPPED, str(refusal))
             return await work()
         except Exception as error:  # whatever it is, somebody waits for it
             if not isinstance(error, LookTwiceError):
@@ -162,11 +152,11 @@ class Looks:
         finally:
             self._slots.release()
 
-    def _refusal(self, unscored: Unscored) -> Refusal:
+    def _unscored(self, unscored: Unscored) -> Refusal:
         code, options = REFUSALS[unscored.cause], self.model.options
         if code == "budget":
             daily = (options.per_day, options.money_per_day) != (None, None)
             detail = "the budget is spent; raise it to continue" + (", or wait for the next day" if daily else "")
             return Refusal(code, detail, DAY - time.time() % DAY if daily else None)
-        retry_after = self.state().retry_after if code == "unavailable" else None
-        return Refusal(code, unscored.message, retry_after)
+        refusal = self.refusal() if code == "unavailable" else None
+        return Refusal(code, unscored.message, refusal.retry_after if refusal else None)

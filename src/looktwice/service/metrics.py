@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from looktwice import __version__
 from looktwice.model import Verdict
+from looktwice.service.guards import Counters
 from looktwice.service.looks import Looks
 from looktwice.service.profiles import public
 
@@ -17,7 +18,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 
 
-class Metrics:
+class Metrics(Counters, Collector):
     """Counts what becomes of requests, and reads the rest from the model and the monitor when it is asked."""
 
     def __init__(self, looks: Looks) -> None:
@@ -34,7 +35,8 @@ class Metrics:
         self._unfamiliar = Counter(
             "looktwice_unfamiliar", "Pictures unlike the labelled ones that were asked about", registry=self._registry
         )
-        self._registry.register(_State(looks))
+        self._looks = looks
+        self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
     def count_verdict(self, verdict: Verdict, seconds: float) -> None:
@@ -56,14 +58,8 @@ class Metrics:
         """Everything, as Prometheus reads it."""
         return generate_latest(self._registry)
 
-
-class _State(Collector):
-    """What the model and the monitor know when they are asked."""
-
-    def __init__(self, looks: Looks) -> None:
-        self._looks = looks
-
     def collect(self) -> Iterator[Metric]:
+        """What the model and the monitor know now."""
         looks, model, progress = self._looks, self._looks.model, self._looks.model.asked
         about = {
             "version": __version__,
@@ -84,7 +80,7 @@ class _State(Collector):
             family.add_metric([about["classifier"]], value)
             yield family
         yield GaugeMetricFamily("looktwice_looks", "Pictures looked at or waiting", looks.count)
-        yield GaugeMetricFamily("looktwice_ready", "Whether pictures can be looked at", looks.state().ready)
+        yield GaugeMetricFamily("looktwice_ready", "Whether pictures can be looked at", looks.refusal() is None)
         stream, since = looks.monitor.stream, looks.monitor.since
         yield GaugeMetricFamily(
             "looktwice_drift_alarm", "Live pictures or answers differ from the profile's", stream.alarm

@@ -20,9 +20,8 @@ import uvicorn.loops.auto
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from looktwice.decisions.stored import ReviewFolder
 from looktwice.errors import LookTwiceError
-from looktwice.model import AskOptions, AsyncModel, DecisionOptions
+from looktwice.model import AskOptions, AsyncModel, DecisionOptions, ReviewFolder
 from looktwice.service import Limits, Place
 from looktwice.service.app import ServiceSettings, build
 from looktwice.service.guards import Tokens, check_address

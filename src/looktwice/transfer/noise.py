@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -23,8 +23,11 @@ from looktwice.images.collection import Picture
 from looktwice.images.image import Image, shown
 from looktwice.plots.figures import Line, lines_svg
 from looktwice.transfer.latent import Cumulatives, Margins, Noise, Reading, describe, read
-from looktwice.transfer.onnx_features import OpenModel
-from looktwice.views import RENDERER, Panel, View, base_question, questions, render
+from looktwice.transfer.onnx_features import OpenModel, open_onnx
+from looktwice.views import RENDERER, Panel, View, base_question, parse, questions, render
+
+COMMON = "gaussian:0.02 rotation:20 elastic:20,5 affine:10,0.1,0.1"
+"""The paper's four transforms, each as mild as suits most models."""
 
 AHEAD = 32
 """Pictures that are worked on at once, side by side on all cores."""
@@ -101,6 +104,13 @@ class Measured:
     """The root mean square of σ(−F_n⁻¹(1 − p_A)) − σ(wᵀz + b): Proposition 2 with the mean cumulative."""
     gaussian_error: float
     """The same for σ(a·Φ⁻¹(p_A)), with the a whose Φ(x/a) is closest to F_n: Proposition 1."""
+
+    def summary(self) -> dict[str, object]:
+        """The figures without the curves."""
+        figures = asdict(self)
+        for name in ("noise", "centred"):
+            figures[name] = {key: figures[name][key] for key in ("var", "normal", "paper", "shape")}
+        return figures
 
 
 @dataclass(frozen=True)
@@ -199,6 +209,10 @@ class NoiseFile(BaseModel):
             f"ask for example --views '{next(iter(known))}*10'"
         )
 
+    def best(self) -> Measured:
+        """The view whose F_n predicts the open model's own probability best."""
+        return min(self.noises, key=lambda item: item.transfer_error)
+
     def save(self, path: Path) -> None:
         """Write it as JSON."""
         files.write(path, self.model_dump_json() + "\n")
@@ -216,6 +230,24 @@ class NoiseFile(BaseModel):
             raise DataError(f"the noise file {str(path)!r} is malformed at {where}: {first['msg']}") from None
         except (OSError, ValueError, RecursionError) as error:
             raise DataError(f"the noise file {str(path)!r} cannot be read: {error}") from None
+
+
+def measure(
+    description: str,
+    pictures: Sequence[Picture],
+    views: str = COMMON,
+    draws: int = 50,
+    seed: int = 0,
+    watch: Callable[[Iterable[Probe | Unscored]], Iterable[Probe | Unscored]] = iter,
+) -> tuple[NoiseFile, tuple[Unscored, ...]]:
+    """The noise that random views make in an open model, and the pictures that cannot be read.
+
+    `watch` passes the probes on as they come, to show progress.
+    """
+    model = open_onnx(description)
+    random_views = [parse(word) for word in dict.fromkeys((views or COMMON).split())]
+    survey = fold(watch(probes(model, pictures, random_views, draws, seed)), random_views, draws)
+    return filed(survey, model, description, seed), survey.unread
 
 
 def filed(survey: Survey, model: OpenModel, description: str, seed: int) -> NoiseFile:

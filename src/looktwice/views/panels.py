@@ -249,3 +249,17 @@ PROMPTED: tuple[View, ...] = Panel.parse(
     "order:1 order:2 order:3 wording:1 wording:2 wording:3 ranked describe mirror+order:1 again"
 ).views
 """Further candidates for a classifier that takes a prompt; `again` shows whether other words beat repeating them."""
+
+NO_VIEWS = "none"
+"""The text of a panel without views: one query a picture, and its score where it gives one."""
+
+
+def panel_of(views: Panel | str | None, adaptive: bool = False) -> Panel:
+    """The panel that a text names, `none` one without views; without a text, the general panel, or sixteen views."""
+    if views == NO_VIEWS:
+        return Panel(())
+    if isinstance(views, str) and NO_VIEWS in views.split():
+        raise ViewError(f"{NO_VIEWS!r} means no view at all, and stands alone; leave it or the other views out")
+    if views is None or views == "":
+        return GENERAL16 if adaptive else GENERAL
+    return Panel.parse(views) if isinstance(views, str) else views

@@ -4,27 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
 from pydantic import ValidationError
 
 from looktwice import files
 from looktwice.errors import DataError
-from looktwice.images.image import shown
 from looktwice.labelling.labels import Click, Says, table
-
-
-class Judged(Protocol):
-    """A verdict, from `Model.score` or from a file."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def label(self) -> str: ...
-    @property
-    def confidence(self) -> float: ...
-    @property
-    def decision(self) -> str | None: ...
+from looktwice.model import shown
 
 
 def click(tool: str, file: str, says: Says, labels: tuple[str, ...]) -> Click:

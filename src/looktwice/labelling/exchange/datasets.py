@@ -15,12 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from looktwice.engine.outcome import Unscored
 from looktwice.errors import DataError, ImageError
-from looktwice.images.collection import Picture
-from looktwice.images.decode import decode, load
-from looktwice.images.image import MAX_PIXELS, Image, WorkingSize
-from looktwice.labelling.exchange import Judged
+from looktwice.model import MAX_PIXELS, Image, Picture, Unscored, Verdict, WorkingSize, decode, load
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -65,7 +61,7 @@ def pictures(dataset: Dataset, image: str = "image", label: str = "label") -> li
     return [Picture(str(place), truth, rows) for place, truth in enumerate(truths)]
 
 
-def with_verdicts(dataset: Dataset, verdicts: Iterable[Judged | Unscored], prefix: str = "looktwice_") -> Dataset:
+def with_verdicts(dataset: Dataset, verdicts: Iterable[Verdict | Unscored], prefix: str = "looktwice_") -> Dataset:
     """The dataset with the verdicts on its pictures as further columns; a row without one has nothing there."""
     known = {verdict.name: verdict for verdict in verdicts if not isinstance(verdict, Unscored)}
     for column in COLUMNS:

@@ -19,12 +19,10 @@ from urllib.parse import quote
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from looktwice import files
-from looktwice.decisions.stored import StoredVerdict
 from looktwice.errors import DataError
-from looktwice.images.collection import Picture
-from looktwice.images.image import WorkingSize, data_url
 from looktwice.labelling.exchange import click
 from looktwice.labelling.labels import Click, Name, Says, Word
+from looktwice.model import Picture, Verdict, WorkingSize, data_url, returned_labels
 from looktwice.service.label_interface import NONE, UNSURE, Interface, configuration
 
 SIDE = 1280
@@ -36,13 +34,13 @@ INTERFACE = Interface()
 # Export ------------------------------------------------------------------------------------------------------------
 
 
-def export(verdicts: Iterable[StoredVerdict], address: Callable[[str], str], labels: Iterable[str], out: Path) -> Path:
+def export(verdicts: Iterable[Verdict], address: Callable[[str], str], labels: Iterable[str], out: Path) -> Path:
     """Write tasks with predictions, and next to them the labelling configuration, whose path is returned.
 
     `address` maps a name to the picture's URL; `labels` are offered as well as those in the verdicts.
     """
     found = list(verdicts)
-    words = sorted({*labels, *(label for verdict in found for label in verdict.named())})
+    words = sorted({*labels, *(label for verdict in found for label in returned_labels(verdict))})
     config = out.with_suffix(".xml")
     files.write(config, configuration(words))
     with files.atomic(out) as part, part.open("w", encoding="utf-8") as file:
@@ -52,14 +50,14 @@ def export(verdicts: Iterable[StoredVerdict], address: Callable[[str], str], lab
     return config
 
 
-def task(verdict: StoredVerdict, address: str) -> dict[str, object]:
+def task(verdict: Verdict, address: str) -> dict[str, object]:
     """One picture to label, with the verdict as a prediction."""
     data = {
         INTERFACE.field: address,
         "file": verdict.name,
         "confidence": verdict.confidence,
         "decision": verdict.decision,
-        "named": verdict.named(),
+        "named": returned_labels(verdict),
     }
     return {"data": data, "predictions": [INTERFACE.prediction(verdict.label, verdict.confidence, VERSION)]}
 

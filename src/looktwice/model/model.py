@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
-from typing import ParamSpec, Self, TypeVar, Unpack
+from typing import Self, Unpack
 
 import numpy as np
 
@@ -16,88 +15,37 @@ from looktwice.calibration import calibrators, metrics, panels, paper
 from looktwice.calibration.base import Calibrator
 from looktwice.classifiers import trust
 from looktwice.classifiers.base import Pixels
-from looktwice.classifiers.registry import Source, connect, describe
-from looktwice.decisions import evaluation, fitting, judging, pilot, planning
+from looktwice.classifiers.registry import Source
+from looktwice.decisions import evaluation, fitting, judging, pilot, planning, transferring
 from looktwice.decisions.evaluation import Evaluation, VerdictsLike
-from looktwice.decisions.fitting import Collected
-from looktwice.decisions.judging import Judging, Verdict
-from looktwice.decisions.pilot import Choice, Selection, Setting
+from looktwice.decisions.fitting import Collected, OnCollected
+from looktwice.decisions.judging import Judging
+from looktwice.decisions.pilot import Choice, Selection, Sized, Tuned
 from looktwice.decisions.policy import DecisionKeywords, DecisionOptions, Policy
-from looktwice.decisions.profile import Profile, Result
-from looktwice.decisions.stream import ExpectedAccuracy, Monitor
-from looktwice.engine import check
-from looktwice.engine.check import Checkup
-from looktwice.engine.engine import Estimate, QueryEngine
-from looktwice.engine.meter import TYPICAL_SIZE
-from looktwice.engine.options import AskKeywords, AskOptions, open_engine
-from looktwice.engine.outcome import Cause, Progress, Unscored
-from looktwice.engine.query import AnswerEvent, OnAnswer, askable
-from looktwice.errors import DataError, FitError, LookTwiceError, ProfileError, ViewError
+from looktwice.decisions.profile import Profile
+from looktwice.decisions.stream import Monitor
+from looktwice.decisions.transferring import Transferred
+from looktwice.decisions.verdict import Verdict
+from looktwice.engine.engine import Estimate
+from looktwice.engine.options import AskKeywords, AskOptions
+from looktwice.engine.outcome import Unscored
+from looktwice.engine.query import OnAnswer, askable
+from looktwice.errors import DataError, FitError, ProfileError
 from looktwice.images import datasets, video
 from looktwice.images.collection import Picture, PictureLike, PicturesLike, many, one, with_truths
 from looktwice.images.descriptor import Floats, descriptor
-from looktwice.images.image import Image
+from looktwice.model.connection import Connection, ShowProgress
 from looktwice.plots import figures
-from looktwice.views import CANDIDATES, GENERAL, GENERAL16, PROMPTED, Panel, View, questions, render
+from looktwice.transfer.noise import NoiseFile
+from looktwice.views import CANDIDATES, GENERAL, PROMPTED, Panel, View, questions, render
+from looktwice.views.panels import panel_of
 
-__all__ = [
-    "AnswerEvent",
-    "AskOptions",
-    "AsyncModel",
-    "Cause",
-    "DecisionOptions",
-    "ExpectedAccuracy",
-    "Monitor",
-    "OnAnswer",
-    "Picture",
-    "Pixels",
-    "Policy",
-    "Profile",
-    "Progress",
-    "Result",
-    "Sized",
-    "Tuned",
-    "Unscored",
-    "Verdict",
-    "panel_of",
-]
-"""The models and the values that they take and give."""
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-NO_VIEWS = "none"
-"""The text of a panel without views: one query a picture, and its score where it gives one."""
 VIEWS = 8
 """Views that a tuned panel may have, unless more or fewer are asked for."""
 DEFAULTS = DecisionOptions()
-ShowProgress = bool | Callable[[Progress], None]
 
 
-@dataclass(frozen=True, eq=False)
-class Tuned:
-    """What choosing the views found, and the profile that was fitted with them."""
-
-    profile: Profile
-    chosen: Selection
-    collected: Collected
-    """The answers that the profile was fitted on."""
-    settings: tuple[Setting, ...] = ()
-    """For the paper's search: how each setting fared on the pilot."""
-
-
-@dataclass(frozen=True, eq=False)
-class Sized:
-    """What choosing the size of pictures along with the views found."""
-
-    tuned: Tuned
-    """The profile for the size that was taken."""
-    choices: tuple[Choice, ...]
-    """Every size with every number of views; `pilot.frontier` has those that are worth their money."""
-    taken: Choice
-
-
-class AsyncModel:
+class AsyncModel(Connection):
     """A black-box classifier that says how sure it is.
 
     `classifier` is a description such as `onnx:model.onnx`, a TOML file, a Python function of one picture (or of a
@@ -116,17 +64,13 @@ class AsyncModel:
         on_answer: OnAnswer | None = None,
         **asking: Unpack[AskKeywords],
     ) -> None:
-        self.classifier = connect(classifier)
-        self.description = describe(classifier, self.classifier)
-        self.options = replace(options or AskOptions(), **asking)
-        if profile and self.options.working_size is None:
-            self.options = replace(self.options, working_size=profile.working_size)
-        self.terms = self.options.terms(self.classifier)
+        options = replace(options or AskOptions(), **asking)
+        if profile and options.working_size is None:
+            options = replace(options, working_size=profile.working_size)
+        super().__init__(classifier, options, profile.seed if profile else 0, progress, on_answer)
         self.profile = profile
         if profile:
             profile.check(self.classifier)
-        self._progress, self._on_answer = progress, on_answer
-        self._engine: QueryEngine | None = None
         self._policies_of: Profile | None = None
         self._policies: dict[DecisionOptions, tuple[Policy, Judging]] = {}
 
@@ -154,63 +98,7 @@ class AsyncModel:
         self.fitted().save(Path(path))
         trust.remember(self.description)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Write what is queued, and let go of the ledger and the classifier; the next call opens them again."""
-        engine, self._engine = self._engine, None
-        await (engine or self.classifier).close()
-
     # Asking ----------------------------------------------------------------------------------------------------------
-
-    @property
-    def engine(self) -> QueryEngine:
-        """The classifier, ledger, pace and budget, opened when first needed."""
-        if self._engine is None:
-            seed = self.profile.seed if self.profile else 0
-            self._engine = open_engine(self.classifier, self.description, self.options, seed)
-            self._engine.on_answer = self._on_answer
-        return self._engine
-
-    @property
-    def asked(self) -> Progress:
-        """What was asked so far, since the ledger and the classifier were opened."""
-        return replace(self._engine.progress) if self._engine else Progress()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the ledger and the classifier are open."""
-        return self._engine is not None
-
-    @property
-    def in_flight(self) -> int:
-        """Calls to the classifier that are in flight."""
-        return self._engine.in_flight if self._engine else 0
-
-    def unavailable(self) -> str | None:
-        """Why no query would be sent now, for people; None if one would be.
-
-        It was stopped, a budget is spent, the ledger failed, or the classifier is rate-limited for longer than the
-        longest wait. Reads the ledger.
-        """
-        return self.engine.runner.unavailable()
-
-    def typical_price(self) -> int:
-        """What a question costs, in millionths; by the token, about, for a phone's photo at the working size."""
-        meter = self.options.meter(self.classifier)
-        return meter.quote(*self.terms.working_size.of(*TYPICAL_SIZE)).expected if meter else self.terms.price_micros
-
-    def stop(self, message: str = "the run was stopped") -> None:
-        """Send nothing more until `resume`; what is in flight is waited for and kept."""
-        self.engine.stop(message)
-
-    def resume(self) -> None:
-        """Send again."""
-        self.engine.resume()
 
     async def ask(
         self, pictures: PicturesLike, labels: Sequence[object] | None = None, *, views: Panel | str | None = None
@@ -240,13 +128,6 @@ class AsyncModel:
         policy = self.policy(options, **decision)
         return await self.engine.estimate(found, policy.panel, policy.screen())
 
-    async def check(self, picture: PictureLike | None = None) -> Checkup:
-        """One picture, or a test card, asked three times: latency, price, limits, and whether answers repeat."""
-        if self.options.batch:
-            raise LookTwiceError("a check asks three times at once, and a batch takes up to a day; leave --batch out")
-        image = Image.of(check.test_card()) if picture is None else one(picture).image(self.terms.working_size)
-        return await check.examine(self.engine, image)
-
     # Learning --------------------------------------------------------------------------------------------------------
 
     async def fit(
@@ -256,21 +137,35 @@ class AsyncModel:
         *,
         views: Panel | str | None = None,
         calibrator: Calibrator | str = "jury",
+        noise: str | Path | None = None,
         adaptive: bool = False,
         max_error: float | None = None,
+        on_collected: OnCollected | None = None,
     ) -> Profile:
         """Learn how far to trust the classifier, from pictures whose truth is known.
 
         `pictures` is a collection with truths (a folder with one folder per class or with `labels.csv`, an `.npz`, an
-        official data set), or pictures with `labels`. `adaptive` asks sixteen views, so that later looks can ask more
-        about unsure pictures, if 200 answers or more were wrong; `max_error` lets them stop by whether an answer would
-        still be accepted at that error.
+        official data set), or pictures with `labels`. `noise` is the file of `looktwice noise`, for the calibrator
+        `transfer`. `adaptive` asks sixteen views, so that later looks can ask more about unsure pictures, if 200
+        answers or more were wrong; `max_error` lets them stop by whether an answer would still be accepted at that
+        error. `on_collected` is called with the answers before they teach; by default it warns of those that miss.
         """
-        family = calibrators.named(calibrator)
         panel, found = panel_of(views, adaptive), _labelled(pictures, labels)
-        fitting.check_teachable(found)
-        collected = await self._collected(found, panel)
+        if (noise is not None) != (calibrator == paper.Transfer.name):
+            raise FitError("the calibrator transfer and its noise, the file of `looktwice noise`, belong together")
+        if noise is None:
+            family = calibrators.named(calibrator)
+        else:
+            family = paper.Transfer(noise=NoiseFile.load(Path(noise)).of(panel))
+        collected = await self._collected(found, panel, on_collected)
         return self.learn(collected, family, fixed=None if views else len(GENERAL), max_error=max_error)
+
+    async def _collected(
+        self, pictures: Sequence[Picture], panel: Panel, on_collected: OnCollected | None = None
+    ) -> Collected:
+        fitting.check_teachable(pictures)
+        async with self._showing(len(pictures)) as engine:
+            return await fitting.collect_to_learn(engine, pictures, panel, on_collected or fitting.warn)
 
     def learn(
         self, collected: Collected, calibrator: Calibrator, *, fixed: int | None = None, max_error: float | None = None
@@ -298,10 +193,9 @@ class AsyncModel:
         plan = self.plan(len(found), max_queries)
         async with self._showing(len(found)) as engine:
             chosen = await pilot.choose(engine, found, plan, self._candidates(), GENERAL, panels.LOSSES[loss])
-            _check_complete(engine)
-        collected, profile = pilot.fit(chosen, plan.longest if max_queries else chosen.knee, self.description)
-        self.profile = profile
-        return Tuned(profile, chosen, collected)
+        tuned = pilot.fit(chosen, plan.longest if max_queries else chosen.knee, self.description)
+        self.profile = tuned.profile
+        return tuned
 
     async def tune_sizes(
         self,
@@ -333,8 +227,9 @@ class AsyncModel:
                 price = await model.engine.price(found) or 1.0
             choices += [Choice(size, views, (1 + views) * price, brier) for views, brier in enumerate(chosen.losses)]
         best = pilot.taken(pilot.frontier(choices))
-        collected, self.profile = pilot.fit(selections[best.size], max(1, best.views), self.description)
-        return Sized(Tuned(self.profile, selections[best.size], collected), tuple(choices), best)
+        tuned = pilot.fit(selections[best.size], max(1, best.views), self.description)
+        self.profile = tuned.profile
+        return Sized(tuned, tuple(choices), best)
 
     def plan(self, pictures: int, max_queries: int | None = None) -> panels.Plan:
         """The plan of the pilot for this number of pictures; a budget makes it smaller."""
@@ -354,9 +249,49 @@ class AsyncModel:
         fitting.check_teachable(found, pilot.SEARCHED)
         async with self._showing(len(grid) * len(found)) as engine:
             chosen, settings = await pilot.search(engine, found, grid, draws)
-            _check_complete(engine)
         self.profile = fitting.learn(chosen.collected, paper.Gaussian(), self.description, n_selection=chosen.pilot)
         return Tuned(self.profile, chosen, chosen.collected, tuple(settings))
+
+    async def transfer(
+        self,
+        noise: NoiseFile | str | Path,
+        pictures: PicturesLike,
+        labels: Sequence[object] | None = None,
+        *,
+        draws: int = 10,
+        on_collected: OnCollected | None = None,
+    ) -> Transferred:
+        """The paper's prescription: fit with the F_n of the view that did best on an open model, and compare.
+
+        `noise` was measured on the open model. The pictures are asked about under draws of that view and, for the
+        jury that it is compared with, under the general panel.
+        """
+        chosen = (noise if isinstance(noise, NoiseFile) else NoiseFile.load(Path(noise))).best()
+        found = _labelled(pictures, labels)
+        drawn = await self._collected(found, Panel.parse(f"{chosen.view}*{draws}"), on_collected)
+        general = await self._collected(found, GENERAL, lambda _: None)
+        result = transferring.transferred(chosen, drawn, general, self.description)
+        self.profile = result.profile
+        return result
+
+    async def borrow(
+        self,
+        teacher: Profile | str | Path,
+        pictures: PicturesLike = (),
+        labels: Sequence[object] | None = None,
+        *,
+        on_collected: OnCollected | None = None,
+    ) -> Profile:
+        """Make a profile out of another classifier's jury, and of labelled pictures if there are any: fifty help."""
+        source = teacher if isinstance(teacher, Profile) else Profile.load(Path(teacher))
+        if found := _labelled(pictures, labels):
+            transferring.jury_of(source)
+            collected = await self._collected(found, source.views(), on_collected)
+            self.profile = transferring.taught(source, collected, self.description)
+        else:
+            seed = self.options.seed or 0
+            self.profile = transferring.untaught(source, self.classifier, self.description, seed)
+        return self.profile
 
     # Verdicts --------------------------------------------------------------------------------------------------------
 
@@ -513,43 +448,6 @@ class AsyncModel:
             collected = await fitting.collect_for(engine, found, self.fitted(), policy)
         return evaluation.evaluation(collected, self.fitted(), policy, others)
 
-    async def _collected(self, pictures: Sequence[Picture], panel: Panel) -> Collected:
-        async with self._showing(len(pictures)) as engine:
-            collected = await fitting.collect(engine, pictures, panel)
-            _check_complete(engine)
-        if collected.unscored:
-            first = collected.unscored[0]
-            problem = f"{len(collected.unscored)} of {len(pictures)} pictures were not scored, such as {first.name}"
-            warnings.warn(f"{problem}: {first.message}", stacklevel=2)
-        if disputed := collected.distinct().disputed:
-            one, other = disputed[0]
-            same = f"{len(disputed)} pictures are the same as others and have another truth"
-            warnings.warn(f"{same}, such as {other} and {one}: the first truth counts", stacklevel=2)
-        return collected
-
-    @asynccontextmanager
-    async def _showing(self, pictures: int | None) -> AsyncIterator[QueryEngine]:
-        """The engine, ready to send, with its progress shown as was asked for."""
-        engine = self.engine
-        if self._progress is False:
-            yield engine
-            return
-        from looktwice.progress import callback_display, shown
-
-        async with shown(engine, pictures, None if self._progress is True else callback_display(self._progress)):
-            yield engine
-
-
-def panel_of(views: Panel | str | None, adaptive: bool = False) -> Panel:
-    """The panel that a text names, `none` one without views; without a text, the general panel, or sixteen views."""
-    if views == NO_VIEWS:
-        return Panel(())
-    if isinstance(views, str) and NO_VIEWS in views.split():
-        raise ViewError(f"{NO_VIEWS!r} means no view at all, and stands alone; leave it or the other views out")
-    if views is None or views == "":
-        return GENERAL16 if adaptive else GENERAL
-    return Panel.parse(views) if isinstance(views, str) else views
-
 
 def _labelled(pictures: PicturesLike, labels: Sequence[object] | None) -> Sequence[Picture]:
     """Pictures with truths: a collection that has them, or pictures and their labels."""
@@ -561,9 +459,3 @@ def _labelled(pictures: PicturesLike, labels: Sequence[object] | None) -> Sequen
     if any(picture.truth is None and not picture.excluded for picture in found):
         raise FitError("the truth of every picture is needed; give labels, or a collection that has them")
     return found
-
-
-def _check_complete(engine: QueryEngine) -> None:
-    """Nothing is learned from the first few pictures of a run that was stopped."""
-    if engine.stopped:
-        raise DataError("the run was stopped before all pictures were asked about; do it again to resume")
