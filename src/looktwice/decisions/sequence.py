@@ -194,16 +194,18 @@ class HeldOutJuries:
         return self.juries[places, unseen]
 
     def step(self, places: tuple[int, ...], unseen: frozenset[int]) -> tuple[Floats, Floats]:
-        """(n,) twice: confidence and loss after these sources, by juries that saw neither the picture nor `unseen`."""
+        """(n,) twice: confidence after these sources, and loss, of the pictures that are not in `unseen` folds.
+
+        Losses are by juries that did not see the picture. Confidences are by the juries that are used in the end:
+        answers without scores have few distinct ones, and one between those of two folds would split equal pictures.
+        """
         if (places, unseen) not in self.steps:
-            confidence, losses = np.zeros(len(self.fold)), np.zeros(len(self.fold))
+            votes, losses = self.labelled.of_sources(places), np.zeros(len(self.fold))
             for part in set(self.fold.tolist()) - unseen:
                 rows = np.flatnonzero(self.fold == part)
-                votes = self.labelled.take(rows).of_sources(places)
-                distribution = self.calibrator(places, unseen | {part}).distribution(votes)
-                confidence[rows] = distribution.named.max(axis=1)
-                losses[rows] = self.loss(distribution, votes.truths)
-            self.steps[places, unseen] = confidence, losses
+                distribution = self.calibrator(places, unseen | {part}).distribution(votes.take(rows))
+                losses[rows] = self.loss(distribution, votes.truths[rows])
+            self.steps[places, unseen] = self.calibrator(places, unseen).confidence(votes), losses
         return self.steps[places, unseen]
 
     def points(self, places: tuple[int, ...], sources: Several[Source], unseen: frozenset[int]) -> list[Point]:
@@ -212,7 +214,7 @@ class HeldOutJuries:
         steps = [self.step(places[:count], unseen) for count in range(1, len(places) + 1)]
         confidence, losses = (np.column_stack(arrays)[seen] for arrays in zip(*steps, strict=True))
         chosen, found = tuple(sources[place] for place in places), []
-        for enough in _levels(confidence, losses, np.array([source.price for source in chosen])):
+        for enough in dict.fromkeys(_levels(confidence, losses, np.array([source.price for source in chosen]))):
             sequence = Sequence(chosen[: len(enough) + 1], enough)
             asked = sequence.asked(confidence[:, : len(enough) + 1])
             lost = losses[np.arange(len(asked)), asked - 1]
@@ -247,8 +249,19 @@ def _levels(confidence: Floats, losses: Floats, prices: Floats) -> Iterator[tupl
     yield (NEVER,) * last
     worth = doubt[:, :last] * rate
     for price in np.unique(np.quantile(worth[worth > 0.0], LEVELS)) if (worth > 0.0).any() else ():
-        enough = 1.0 - price / np.maximum(rate, 1e-300)
-        yield tuple(enough[: int(np.argmax([*(enough <= 0.0), True]))].tolist())
+        enough = [between(column, 1.0 - price / max(r, 1e-300)) for column, r in zip(confidence.T, rate, strict=False)]
+        yield tuple(enough[: (*enough, 0.0).index(0.0)])
+
+
+def between(confidence: Floats, level: float) -> float:
+    """The middle between those of these confidences that are below the level and those that reach it.
+
+    0 if all reach it, NEVER if none does. The margin tells pictures with the same answers alike on any machine.
+    """
+    reach = confidence >= level - 1e-9
+    if reach.all() or not reach.any():
+        return 0.0 if reach.all() else NEVER
+    return float((confidence[~reach].max() + confidence[reach].min()) / 2)
 
 
 @dataclass(frozen=True, eq=False)
