@@ -211,11 +211,12 @@ def one_threshold(split: Split, places: tuple[int, ...]) -> list[Point]:
 
 def agreement(split: Split, _: float) -> Result:
     """Two agree, else the most expensive is asked and believed."""
-    first, second, *_, last = np.argsort(split.pool.prices, kind="stable")
+    order = np.argsort(split.pool.prices, kind="stable")
+    first, second, last = order[0], order[1], order[-1]
     answers, prices, right = split.test.answers(), split.pool.prices, split.right()
     same = (answers[:, first] == answers[:, second]) & (answers[:, first] != MISSING)
-    both = prices[first] + prices[second]
-    return np.where(same, right[:, first], right[:, last]).astype(float), np.where(same, both, both + prices[last])
+    both, third = prices[first] + prices[second], prices[last] if last != second else 0.0
+    return np.where(same, right[:, first], right[:, last]).astype(float), np.where(same, both, both + third)
 
 
 def frugal(split: Split, limit: float) -> Result:
@@ -314,16 +315,15 @@ def compared(pool: Pool, splits: Sequence[Split]) -> Iterator[Row]:
             for method, (right, price) in results.items():
                 total = sums.setdefault((name, method), np.zeros((4, len(pool.votes))))
                 total[:, rows] += right, price, results[OURS][0] - right, np.ones(len(rows))
-    for (limit, method), (right, price, ahead, times) in sums.items():
+    for (allowed, method), (right, price, ahead, times) in sums.items():
         tested = times > 0
         mean = ahead[tested] / times[tested]
         half = 1.96 * float(mean.std()) / np.sqrt(tested.sum())
         cost = price.sum() / times.sum()
-        best = sums[limit, BEST][1].sum() / sums[limit, BEST][3].sum()
-        own = sums[limit, OURS][1].sum() / sums[limit, OURS][3].sum()
+        best, own = (sums[allowed, name][1].sum() / times.sum() for name in (BEST, OURS))
         yield {
             "set": pool.name,
-            "limit": limit,
+            "limit": allowed,
             "method": method,
             "accuracy": f"{right.sum() / times.sum():.4f}",
             "price": f"{cost:.4f}",
@@ -347,10 +347,11 @@ def rules(pool: Pool, splits: Sequence[Split]) -> Iterator[Row]:
             for rule, points in (("expected gain", split.points), ("one threshold", single)):
                 (right, price), brier = split.followed(choose(points, limit).sequence)
                 found.setdefault((name, rule), []).append((brier.mean(), right.mean(), price.mean()))
-    for (limit, rule), values in found.items():
-        brier, right, cost = np.mean(values, axis=0)
-        shown = {"brier": f"{brier:.4f}", "accuracy": f"{right:.4f}", "price": f"{cost:.4f}"}
-        yield {"set": pool.name, "limit": limit, "rule": rule, **shown, "splits": str(len(splits))}
+    for (allowed, rule), values in found.items():
+        shown = dict(
+            zip(("brier", "accuracy", "price"), (f"{mean:.4f}" for mean in np.mean(values, axis=0)), strict=True)
+        )
+        yield {"set": pool.name, "limit": allowed, "rule": rule, **shown, "splits": str(len(splits))}
 
 
 def hindsight(confidence: Floats, right: Bools, error: float) -> float:
