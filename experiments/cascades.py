@@ -234,7 +234,7 @@ def frugal(split: Split, limit: float) -> Result:
                 for label in np.unique(split.train.answers()[:, first]).tolist()
             }
             correct, price = _planned(split.train, right, prices, first, plan)
-            if price.mean() <= limit and (best is None or correct.mean() > best[0]):
+            if price.mean() <= limit * (1 + 1e-9) and (best is None or correct.mean() > best[0]):
                 best = float(correct.mean()), _planned(split.test, split.right(), prices, first, plan)
     return best[1] if best else split.single(int(prices.argmin()))
 

@@ -95,6 +95,13 @@ def test_the_cheapest_of_about_the_best_within_the_limits_is_chosen() -> None:
     assert choose(found, max_queries=0.5).price == 1
 
 
+def test_a_limit_that_is_just_the_price_of_a_source_allows_it() -> None:
+    many = Point(Sequence((Source("a", price=0.65),)), np.full(400, 0.1), np.full(400, 0.65), 1.0)
+    assert many.price > 0.65
+    few = Point(Sequence((CHEAP,)), np.full(400, 0.5), np.full(400, 0.1), 1.0)
+    assert choose([few, many], max_price=0.65) is many
+
+
 def test_a_cheap_source_is_asked_first_and_the_dear_one_where_it_doubts() -> None:
     train, test = cascade(400, seed=1), cascade(3000, seed=2)
     fitted = find(train, [CHEAP, DEAR], partial(choose, max_price=5.5))
