@@ -363,35 +363,43 @@ def hindsight(confidence: Floats, right: Bools, error: float) -> float:
     return float((allowed.max(initial=-1) + 1) / len(order))
 
 
-def guaranteed(pool: Pool, splits: int) -> Iterator[Row]:
+Kept = tuple[int, int, int, float]
+"""Wrong and accepted among the tested pictures, how many these are, and the share that hindsight accepts."""
+
+
+def accepted(pool: Pool, seed: int) -> dict[float, Kept]:
+    """What was accepted on the tested pictures of a split, for each allowed error for which a guarantee was made."""
+    train, test = (pool.votes.take(rows) for rows in pool.split(seed))
+    fitted = find(train, pool.sources)
+    _, votes = fitted.sequence.follow(fitted.calibrator, test.of_sources(fitted.places))
+    confidence, right = fitted.calibrator.confidence(votes), fitted.calibrator.predict(votes) == votes.truths
+    found = {}
+    for error in ERRORS:
+        least = risk.threshold(fitted.outcome.confidence, fitted.outcome.correct, error, LEVEL)
+        if least is not None:
+            taken = confidence >= least
+            wrong = int((~right[taken]).sum())
+            found[error] = wrong, int(taken.sum()), len(taken), hindsight(confidence, right, error)
+    return found
+
+
+def guaranteed(pool: Pool, found: Sequence[dict[float, Kept]]) -> Iterator[Row]:
     """A line for each allowed error: how often the guarantee of two classifiers was made, and held."""
-    found: dict[float, list[tuple[int, int, int, float]]] = {error: [] for error in ERRORS}
-    for seed in range(splits):
-        train, test = (pool.votes.take(rows) for rows in pool.split(seed))
-        fitted = find(train, pool.sources)
-        _, votes = fitted.sequence.follow(fitted.calibrator, test.of_sources(fitted.places))
-        confidence, right = fitted.calibrator.confidence(votes), fitted.calibrator.predict(votes) == votes.truths
-        for error, lines in found.items():
-            least = risk.threshold(fitted.outcome.confidence, fitted.outcome.correct, error, LEVEL)
-            if least is not None:
-                taken = confidence >= least
-                wrong = int((~right[taken]).sum())
-                lines.append((wrong, int(taken.sum()), len(taken), hindsight(confidence, right, error)))
-    for error, lines in found.items():
-        wrong_, accepted, tested, best = np.array(lines, float).reshape(-1, 4).T
-        share = accepted.sum() / max(tested.sum(), 1)
+    for error in ERRORS:
+        made = [kept[error] for kept in found if error in kept]
+        wrong, taken, tested, best = np.array(made, float).reshape(-1, 4).T
         yield {
             "set": pool.name,
             "sources": " ".join(source.classifier for source in pool.sources),
             "allowed": f"{100 * error:.0f} %",
-            "made": str(len(lines)),
-            "above": str(int((wrong_ > error * accepted).sum())),
-            "broken": str(int((binom.sf(wrong_ - 1, accepted, error) < 0.05).sum())),
-            "seen": f"{wrong_.sum() / max(accepted.sum(), 1):.4f}",
-            "accepted": f"{share:.4f}",
-            "hindsight": f"{best.mean() if len(best) else 0:.4f}",
+            "made": str(len(made)),
+            "above": str(int((wrong > error * taken).sum())),
+            "broken": str(int((binom.sf(wrong - 1, taken, error) < 0.05).sum())),
+            "seen": f"{wrong.sum() / max(taken.sum(), 1):.4f}",
+            "accepted": f"{taken.sum() / max(tested.sum(), 1):.4f}",
+            "hindsight": f"{best.sum() / max(len(made), 1):.4f}",
             "labelled": str(pool.labelled),
-            "splits": str(splits),
+            "splits": str(len(found)),
         }
 
 
@@ -423,7 +431,7 @@ def main(results: Path = RESULTS, quick: bool = False) -> None:
         _write(results / "cascades.csv", list(compared(pool, splits)), ("set", "limit", "method"))
         _write(results / "cascades_rules.csv", list(rules(pool, splits)), ("set", "limit", "rule"))
     for pool in pairs:
-        lines = list(guaranteed(pool, 4 if quick else GUARANTEED))
+        lines = list(guaranteed(pool, [accepted(pool, seed) for seed in range(4 if quick else GUARANTEED)]))
         _write(results / "cascades_guarantees.csv", lines, ("set", "allowed"))
 
 
