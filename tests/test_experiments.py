@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from experiments import (
+    cascades,
     closed,
     decisions,
     familiarity,
@@ -278,6 +279,29 @@ def test_a_model_and_pictures_of_ones_own_are_taken(tmp_path: Path) -> None:
     told = ["--data", str(tmp_path / "own.npz"), "--model", subject.description, "--draws", "3"]
     assert main(["figure2", "--quick", *told, "--results", str(tmp_path), "--cache", str(tmp_path)]) == 0
     assert {row["model"] for row in read(tmp_path / "figure2.csv")} == {"fashion"}
+
+
+# Several classifiers -------------------------------------------------------------------------------------------------
+
+
+def test_cascades_are_compared_on_the_embedded_pictures(tmp_path: Path) -> None:
+    assert main(["cascades", "--quick", "--results", str(tmp_path)]) == 0
+    rows = {(row["limit"], row["method"]): row for row in read(tmp_path / "cascades.csv")}
+    assert {method for limit, method in rows if limit == "4"} > {"clothes@base", *cascades.METHODS}
+    for limit, method in rows:
+        assert float(rows[limit, cascades.ORACLE]["accuracy"]) >= float(rows[limit, method]["accuracy"])
+        assert float(rows[limit, method]["low"]) <= float(rows[limit, method]["high"])
+    assert float(rows["1", cascades.OURS]["price"]) == 1.0
+    assert {row["rule"] for row in read(tmp_path / "cascades_rules.csv")} == {"expected gain", "one threshold"}
+    assert {row["allowed"] for row in read(tmp_path / "cascades_guarantees.csv")} == {"5 %", "10 %"}
+
+
+def test_the_best_threshold_in_hindsight_keeps_the_allowed_error_and_equal_confidences_together() -> None:
+    confidence, right = np.array([0.9, 0.9, 0.8, 0.7]), np.array([True, False, True, True])
+    assert cascades.hindsight(confidence, right, 0.25) == 1.0
+    assert cascades.hindsight(confidence, right, 0.24) == 0.0
+    assert cascades.hindsight(confidence, right[::-1], 0.26) == 1.0
+    assert cascades.hindsight(np.sort(confidence), right[::-1], 0.1) == 0.0
 
 
 # The general panel ---------------------------------------------------------------------------------------------------

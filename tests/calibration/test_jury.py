@@ -50,9 +50,9 @@ def any_votes(draw: st.DrawFn) -> LabelledVotes:
     classes = draw(st.integers(2, 8))
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     said = rng.integers(draw(st.integers(1, classes)), size=(pictures, views + 1))
-    table = np.where(rng.random((pictures, views)) < draw(st.sampled_from([0.0, 0.3])), MISSING, said[:, 1:])
+    table = np.where(rng.random((pictures, views + 1)) < draw(st.sampled_from([0.0, 0.3])), MISSING, said)
     truths = np.where(rng.random(pictures) < 0.6, said[:, 0], rng.integers(classes, size=pictures))
-    return votes_of(said[:, 0], table, classes).labelled(map(str, truths))
+    return votes_of(table[:, 0], table[:, 1:], classes).labelled(map(str, truths))
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def by_hand(theta: Floats, row: list[int], classes: int) -> dict[int | None, flo
     power: dict[int | None, float] = {c: float(np.exp(w)) * row.count(c) ** theta[-3] for c, w in weight.items()}
     if len(named) < classes:
         share, (*only,) = (classes - len(named)) / (classes - 1), set(range(classes)) - set(named)
-        power[only[0] if len(only) == 1 else None] = share * float(np.exp(theta[-2] - theta[-1] / len(named)))
+        power[only[0] if len(only) == 1 else None] = share * float(np.exp(theta[-2] - theta[-1] / max(len(named), 1)))
     return {c: p / sum(power.values()) for c, p in power.items()}
 
 
@@ -108,8 +108,8 @@ def test_every_fit_is_finite_and_its_parts_agree(votes: LabelledVotes) -> None:
 @settings(max_examples=25, deadline=None)
 def test_names_of_the_labels_do_not_matter(votes: LabelledVotes, seed: int) -> None:
     other = np.random.default_rng(seed).permutation(votes.classes).astype(np.int32)
-    views = np.where(votes.views == MISSING, MISSING, other[votes.views])
-    renamed = votes_of(other[votes.base], views, votes.classes).labelled(map(str, other[votes.truths]))
+    base, views = (np.where(codes == MISSING, MISSING, other[codes]) for codes in (votes.base, votes.views))
+    renamed = votes_of(base, views, votes.classes).labelled(map(str, other[votes.truths]))
     expected = Jury().fit(votes).confidence(votes)
     np.testing.assert_allclose(Jury().fit(renamed).confidence(renamed), expected, atol=1e-6)
 
@@ -292,6 +292,77 @@ def test_views_that_were_not_asked_add_nothing(learned: tuple[Jury, LabelledVote
     silent = replace(votes, views=np.full_like(votes.views, MISSING))
     odds = calibrator.weights[0] - calibrator.unnamed[0] + calibrator.unnamed[1]
     np.testing.assert_allclose(calibrator.confidence(silent), 1 / (1 + np.exp(-odds)))
+
+
+def test_without_a_first_answer_the_others_decide(learned: tuple[Jury, LabelledVotes]) -> None:
+    calibrator, votes = learned
+    unanimous = replace(votes, base=np.full_like(votes.base, MISSING), views=np.repeat(votes.views[:, :1], 5, axis=1))
+    assert (calibrator.predict(unanimous) == votes.views[:, 0]).all()
+    odds = sum(calibrator.weights[1:]) + calibrator.log_votes * np.log(5)
+    odds += calibrator.unnamed[1] - calibrator.unnamed[0]
+    np.testing.assert_allclose(calibrator.confidence(unanimous), 1 / (1 + np.exp(-odds)))
+
+
+def test_no_answer_at_all_is_no_label_and_every_class_is_as_likely(learned: tuple[Jury, LabelledVotes]) -> None:
+    calibrator, votes = learned
+    mute = replace(votes, base=np.full_like(votes.base, MISSING), views=np.full_like(votes.views, MISSING))
+    assert (calibrator.predict(mute) == MISSING).all()
+    assert (calibrator.confidence(mute) == 0).all()
+    np.testing.assert_allclose(calibrator.distribution(mute).dense(10), 0.1)
+
+
+def test_refusals_in_first_place_cost_no_picture_and_teach_nothing_about_the_first() -> None:
+    votes = simulated(2000, 3, 5, seed=4)
+    refused = np.random.default_rng(0).random(2000) < 0.3
+    partly = replace(votes, base=np.where(refused, MISSING, votes.base))
+    fitted = Jury().fit(partly)
+    alone = Jury().fit(partly.take(np.flatnonzero(~refused)))
+    assert fitted.weights[0] == pytest.approx(alone.weights[0], abs=0.35)
+    tested = simulated(4000, 3, 5, seed=5)
+    silent = replace(tested, base=np.full_like(tested.base, MISSING))
+    right = fitted.predict(silent) == tested.truths
+    assert right.mean() > (tested.views[:, 0] == tested.truths).mean()
+    assert fitted.confidence(silent).mean() == pytest.approx(right.mean(), abs=0.03)
+
+
+@given(any_votes(), st.integers(0, 10**6))
+@settings(max_examples=60, deadline=None)
+def test_an_answer_is_no_evidence_against_a_label_that_it_could_not_be(votes: LabelledVotes, seed: int) -> None:
+    """Compared with the label that was answered, and with any other, it loses nothing."""
+    calibrator, rng = Jury().fit(votes), np.random.default_rng(seed)
+    asked = rng.integers(votes.classes, size=(30, len(votes.panel) + 1))
+    for source in range(1, len(votes.panel) + 1):
+        label = asked[:, 0]
+        asked[:, source] = np.where(asked[:, source] == label, (label + 1) % votes.classes, asked[:, source])
+        for row, code in enumerate(label.tolist()):
+            one = votes_of(asked[row : row + 1, 0], asked[row : row + 1, 1:], votes.classes)
+            lists = [(code,) if place == source else () for place in range(len(votes.panel) + 1)]
+            known, unknown = (
+                calibrator.distribution(each).dense(votes.classes)[0]
+                for each in (one, replace(one, unsayable=tuple(lists)))
+            )
+            others = [c for c in range(votes.classes) if c != code]
+            assert unknown[code] >= known[code] - 1e-12
+            np.testing.assert_allclose(unknown[others] * known[others].sum(), known[others] * unknown[others].sum())
+
+
+def test_a_jury_learns_from_a_second_classifier_with_fewer_labels() -> None:
+    """The second cannot say half of forty labels and answers another one there; too few of each for offsets."""
+    rng = np.random.default_rng(3)
+    truths = rng.integers(40, size=4000)
+    first = np.where(rng.random(4000) < 0.7, truths, rng.integers(40, size=4000))
+    second = np.where((truths < 20) & (rng.random(4000) < 0.95), truths, rng.integers(20, size=4000))
+    votes = votes_of(first, second[:, None], 40).labelled(map(str, truths))
+    fair = replace(votes, unsayable=((), tuple(range(20, 40))))
+    plain, told = (Jury().fit(each.take(np.arange(400))) for each in (votes, fair))
+    new = slice(400, None)
+    assert told.distribution(fair.take(new)).brier(votes.truths[new]).mean() < (
+        plain.distribution(votes.take(new)).brier(votes.truths[new]).mean() - 0.02
+    )
+    low, high = told.interval(fair.take(new))
+    confidence = told.confidence(fair.take(new))
+    assert ((low <= confidence) & (confidence <= high)).all()
+    assert confidence.mean() == pytest.approx((told.predict(fair.take(new)) == votes.truths[new]).mean(), abs=0.03)
 
 
 def test_strong_shrinkage_makes_the_views_equal_but_not_mute() -> None:

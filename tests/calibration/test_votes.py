@@ -14,7 +14,7 @@ from looktwice.calibration import storage
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.shares import Probit
-from looktwice.calibration.votes import MISSING, OUTSIDE, LabelledVotes, Row, Votes, base_tally, vote_tally
+from looktwice.calibration.votes import MISSING, OUTSIDE, Evidence, LabelledVotes, Row, Votes, base_tally, vote_tally
 from looktwice.errors import DataError, FitError
 
 LABELS = st.sampled_from(["cat", "dog", "fox", "owl"])
@@ -300,8 +300,6 @@ NAN = float("nan")
         ([b"a"], [[b"a"]], None, None, "hold bytes"),
         (["a"], [["a"]], [NAN], None, "truths hold float"),
         (["a"], [["a"]], ["a"], [0], "hold int, str"),
-        (["a", None], [["a"], ["b"]], None, None, "base: no label at place 1"),
-        ([0, -1], [[0], [1]], None, None, "base: no label at place 1"),
         (["a", "b"], [["a"], ["b"]], ["a", ""], None, "truths: no label at place 1"),
         (["a"], [["b"]], None, ["a", "a"], "holds a label twice"),
         (["a"], [["b"]], None, ["a", "c"], r"\('a', 'c'\) lacks labels that were given \('b'\)"),
@@ -313,6 +311,31 @@ def test_labels_that_are_no_table_are_one_line(
     with pytest.raises(DataError, match=words) as error:
         Votes.from_labels(base, views, truths, vocabulary)  # type: ignore[call-overload]
     assert "\n" not in str(error.value)
+
+
+def test_a_first_answer_may_be_missing_and_the_files_keep_that(tmp_path: Path) -> None:
+    votes = Votes.from_labels(["a", None, ""], [["a"], ["b"], [None]], truths=["a", "b", "c"])
+    votes = replace(votes, unsayable=((), (1,)))
+    assert votes.base.tolist() == [0, MISSING, MISSING]
+    assert base_tally(votes).agree.tolist() == [1, 0, 0]
+    for ending in (".npz", ".parquet"):
+        storage.save(tmp_path / f"votes{ending}", votes)
+        read = storage.load(tmp_path / f"votes{ending}")
+        assert (read.answers() == votes.answers()).all()
+        assert read.unsayable == votes.unsayable
+
+
+def test_sources_are_taken_in_any_order_with_their_lists_and_labels() -> None:
+    votes = Votes.from_labels(["a", None], [["b", "a"], ["b", None]])
+    lists = np.arange(6, dtype=np.int32).reshape(2, 3, 1) % 2
+    votes = replace(votes, evidence=Evidence(lists, lists.astype(np.float32)), unsayable=((), (0,), (1,)))
+    taken = votes.of_sources([2, 0])
+    assert taken.answers().tolist() == [[0, 0], [MISSING, MISSING]]
+    assert taken.panel == ("base",)
+    assert taken.evidence is not None
+    assert taken.evidence.labels[:, :, 0].tolist() == [[0, 0], [1, 1]]
+    assert taken.unsayable == ((1,), ())
+    assert votes.of_sources([0, 2]).unsayable == votes.under([1]).unsayable == ((), (1,))
 
 
 def test_truths_are_one_for_each_picture_and_their_codes_exist() -> None:

@@ -4,6 +4,8 @@ P(y = c) ∝ exp(w₀·[base = c] + Σ_s w_s·[v_s = c] + γ·log n_c) for each 
 answers name it, and P(unnamed class) ∝ (K − m)/(K − 1)·exp(b₀ − b₁/m), for the K − m classes that nobody named
 together. A second step divides this probability among them: evenly, or by which labels occur together (`Companions`).
 Answers about one picture are not independent: with γ, each further vote for the same label counts less.
+An answer that there is not adds nothing, also in first place; one that could not have been c, since its classifier does
+not know that label, counts for c as much as for the label that it is.
 
 All w, γ and b₁ are at least 0, and b₀ is at most log(K − 1). So a view that turns from the base label to another never
 raises the base label's probability: the base label's score falls by w_s and γ·log(n/(n − 1)), and no rival's does. The
@@ -319,6 +321,8 @@ class _LabelUtilities(Utilities):
     """(n, S + 1): the log of a label's number of votes in the first column that names it, 0 in the others."""
     groups: Places
     """(n,): the place of the base label among the classes with an offset, otherwise −1."""
+    silent: NDArray[np.bool_] | None
+    """(n, S + 1, S + 1): whether the label of each column is one that each answer could not have been."""
 
     def labels(self) -> Codes:
         return np.column_stack([np.where(self._named(), self.codes, np.int32(MISSING)), self.last])
@@ -329,11 +333,15 @@ class _LabelUtilities(Utilities):
         rivals = np.take_along_axis(share, np.where(asked, self.first, 0), axis=1) * asked
         none, count = (believed == self.first.shape[1]) - share[:, -1], self._named().sum(axis=1)
         votes = (self.first == believed[:, None]) - rivals
+        if self.silent is not None:
+            votes = votes - np.einsum("nc,ncs->ns", share[:, :-1], self.silent)
+            label = believed < self.first.shape[1]
+            votes[label] += self.silent[label, believed[label]]
         more = np.column_stack([self.log_votes, np.zeros(len(believed))])
         logs = more[np.arange(len(believed)), believed] - (share * more).sum(axis=1)
         offsets = len(self.covariance) - votes.shape[1] - 3
-        own = (self.groups[:, None] == np.arange(offsets)) * votes[:, :1]
-        return np.column_stack([votes, logs, own, none, -none / count])
+        own = (self.groups[:, None] == np.arange(offsets)) * ((believed == 0) - share[:, 0])[:, None]
+        return np.column_stack([votes, logs, own, none, -none / np.maximum(count, 1)])
 
     def _named(self) -> NDArray[np.bool_]:
         return self.first == np.arange(self.first.shape[1])
@@ -346,18 +354,22 @@ def _weigh(votes: Votes, jury: Jury) -> _LabelUtilities:
     asked = first != MISSING
     cell = np.arange(n)[:, None] * width + first
     weight = np.broadcast_to(np.array(jury.weights), first.shape)
-    sums = np.bincount(cell[asked], weight[asked], minlength=n * width).reshape(n, width)
-    log_votes = np.log(np.maximum(np.bincount(cell[asked], minlength=n * width), 1)).reshape(n, width)
+    sums = np.bincount(cell[asked], weight[asked], minlength=n * width).reshape(n, width).astype(np.float64)
+    counts = np.bincount(cell[asked], minlength=n * width).reshape(n, width)
+    silent = votes.cannot_say(codes)
+    if silent is not None:
+        sums, counts = sums + silent @ np.array(jury.weights), counts + silent.sum(axis=2)
+    log_votes = np.log(np.maximum(counts, 1))
     named = first == np.arange(width)
     count = named.sum(axis=1)
     left = votes.classes - count
     share = np.log(np.maximum(left, 1) / (votes.classes - 1))
-    none = np.where(left > 0, share + jury.unnamed[0] - jury.unnamed[1] / count, -np.inf)
+    none = np.where(left > 0, share + jury.unnamed[0] - jury.unnamed[1] / np.maximum(count, 1), -np.inf)
     groups = Offsets(jury.classes).of(votes.base)
     sums[:, 0] += np.array([*jury.offsets, 0.0])[groups]
     scores = np.column_stack([np.where(named, sums + jury.log_votes * log_votes, -np.inf), none])
     last = only_left(codes, left, votes)
-    return _LabelUtilities(scores, np.array(jury.covariance), last, codes, first, log_votes, groups)
+    return _LabelUtilities(scores, np.array(jury.covariance), last, codes, first, log_votes, groups, silent)
 
 
 def joined_distribution(parts: Sequence[tuple[Places, Codes, Floats]], pictures: int, classes: int) -> Distribution:

@@ -158,15 +158,16 @@ def tabulate(labelled: LabelledVotes, offsets: Offsets = Offsets()) -> Patterns:
     """Votes and truths as the patterns that a fit works on."""
     labelled.check()
     codes = labelled.answers()
-    first = first_named(codes)
-    rows, kind = _distinct(np.column_stack([first, offsets.of(labelled.base)]))
-    rows, group = rows[:, :-1], rows[:, -1]
-    named = rows == np.arange(rows.shape[1])
+    width, silent = codes.shape[1], labelled.cannot_say(codes)
+    bits = np.zeros((len(codes), 0), int) if silent is None else silent.reshape(len(codes), -1).astype(int)
+    rows, kind = _distinct(np.column_stack([first_named(codes), offsets.of(labelled.base), bits]))
+    rows, group, bits = rows[:, :width], rows[:, width], rows[:, width + 1 :]
+    named = rows == np.arange(width)
     count = named.sum(axis=1)
     choice = np.column_stack([named, count < labelled.classes])
     column = truth_columns(codes, labelled.truths)
     place = np.cumsum(choice.ravel()).reshape(choice.shape) - 1
-    owner, options = _options(rows, choice, count)
+    owner, options = _options(rows, choice, count, bits.reshape(len(rows), -1, width) if bits.size else None)
     own = (group[owner][:, None] == np.arange(len(offsets.classes))) * options[:, :1]
     options = np.column_stack([options[:, :-2], own, options[:, -2:]])
     starts = np.searchsorted(owner, np.arange(len(rows)))
@@ -207,16 +208,21 @@ def resolve_truths(
     )
 
 
-def _options(rows: Places, choice: NDArray[np.bool_], count: Places) -> tuple[Places, Floats]:
-    """The pattern of each option, and its features."""
+def _options(rows: Places, choice: NDArray[np.bool_], count: Places, silent: Places | None) -> tuple[Places, Floats]:
+    """The pattern of each option, and its features.
+
+    An answer that could not have been an option's label supports it as much as the label that it is.
+    """
     owner, column = np.nonzero(choice)
     width = rows.shape[1]
     other = column == width
     options = np.zeros((len(owner), width + 3))
     options[:, :width] = rows[owner] == column[:, None]
+    if silent is not None:
+        options[~other, :width] += silent[owner[~other], column[~other]]
     options[:, width] = np.log(np.maximum(options[:, :width].sum(axis=1), 1.0))
     options[other, width + 1] = 1.0
-    options[other, width + 2] = -1.0 / count[owner[other]]
+    options[other, width + 2] = -1.0 / np.maximum(count[owner[other]], 1)
     return owner, options
 
 
@@ -274,7 +280,7 @@ def choose_offsets(labelled: LabelledVotes, patterns: Patterns, shrinkage: float
 
 def frequent_classes(votes: Votes) -> tuple[int, ...]:
     """The base labels that enough pictures have, the most frequent first."""
-    known, counts = np.unique(votes.base, return_counts=True)
+    known, counts = np.unique(votes.base[votes.base != MISSING], return_counts=True)
     frequent = known[np.argsort(-counts, kind="stable")][: min(MOST_CLASSES, int((counts >= PER_CLASS).sum()))]
     return tuple(frequent.tolist())
 
@@ -310,7 +316,7 @@ def losses(patterns: Patterns, theta: Floats) -> Floats:
 def briers(patterns: Patterns, theta: Floats, classes: int) -> Floats:
     """(n,): the Brier score of the whole distribution, in [0, 2]; expected, where the truth is unknown."""
     unnamed = patterns.options[:, -2] == 1.0
-    share = np.where(unnamed, classes - np.rint(-1.0 / np.where(unnamed, patterns.options[:, -1], -1.0)), 1.0)
+    share = np.where(unnamed, np.rint(np.exp(patterns.size) * (classes - 1)), 1.0)
     chance = chances(patterns, theta)
     squares = np.add.reduceat(chance**2 / share, patterns.starts)
     true = (chance / share)[np.where(patterns.truth == UNKNOWN, 0, patterns.truth)]

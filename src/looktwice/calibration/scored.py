@@ -167,8 +167,13 @@ def list_options(
     own = views + 1 + width(columns, knots)
     features = np.zeros((len(votes), labels.shape[1] + 1, own + len(classes) + 2))
     votes_for = (labels[:, :, None] == answers[:, None, :]) & (answers != MISSING)[:, None, :]
-    features[:, :-1, : views + 1] = votes_for
     logs = scale.log_shares(votes.evidence, labels, votes.classes)
+    silent = votes.cannot_say(labels)
+    if silent is not None:
+        votes_for |= silent
+        top = logs.max(axis=2, keepdims=True)
+        np.copyto(logs[:, :, :-1], top, where=silent.transpose(0, 2, 1))
+    features[:, :-1, : views + 1] = votes_for
     place = views + 1
     for column in columns:
         if column == "bend":

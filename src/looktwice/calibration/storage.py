@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ def save(path: Path, votes: Votes) -> None:
         "excluded": votes.excluded if isinstance(votes, LabelledVotes) else (),
         "probabilities": votes.probabilities if isinstance(votes, LabelledVotes) else (),
         "classes": votes.classes,
+        "unsayable": votes.unsayable,
     }
     with files.atomic(path) as part:
         if path.suffix == ".parquet":
@@ -56,6 +58,7 @@ def load(path: Path) -> Votes | LabelledVotes:
             int(texts["classes"]),
             digests=_strings(texts.get("digests", [])),
             evidence=evidence,
+            unsayable=tuple(tuple(map(int, codes)) for codes in texts.get("unsayable", [])),
         )
         truths = None if texts["truths"] is None else _strings(texts["truths"])
         excluded = [tuple(map(int, codes)) for codes in texts.get("excluded", [])]
@@ -97,9 +100,10 @@ def _check_unpacked(size: int) -> None:
 
 def _save_parquet(path: Path, votes: Votes, texts: str) -> None:
     pa, pq = files.arrow()
-    columns = {"name": votes.names, "base": [votes.vocabulary[c] for c in votes.base]}
-    for s, view in enumerate(votes.panel):
-        columns[f"{s} {view}"] = [None if c == MISSING else votes.vocabulary[c] for c in votes.views[:, s]]
+    columns: dict[str, Iterable[object]] = {"name": votes.names}
+    titles = ("base", *(f"{s} {view}" for s, view in enumerate(votes.panel)))
+    for title, codes in zip(titles, votes.answers().T, strict=True):
+        columns[title] = [None if c == MISSING else votes.vocabulary[c] for c in codes]
     for s, lists in enumerate(zip(*votes.lists(), strict=True)):
         columns[f"scores {s}"] = [[{"label": label, "score": score} for label, score in ranked] for ranked in lists]
     pq.write_table(pa.table(columns).replace_schema_metadata({"looktwice": texts}), path)

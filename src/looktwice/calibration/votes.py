@@ -31,7 +31,7 @@ Labels = Sequence[str | int | None] | NDArray[np.generic]
 LabelTable = Sequence[Sequence[str | int | None]] | NDArray[np.generic]
 
 MISSING = -1
-"""The code of a view that was not asked, or whose answer held no label."""
+"""The code of an answer that there is not: not asked, refused, or not a label."""
 
 ENDINGS = (".npz", ".parquet")
 """The endings of votes files, which choose the format."""
@@ -52,6 +52,7 @@ class Row:
 
     name: str
     base: str
+    """The label of the picture itself; empty where there is none."""
     views: tuple[str | None, ...]
     digest: str = ""
     """Of the pixels that were asked about; empty where it is not known."""
@@ -120,7 +121,7 @@ class Votes:
     panel: tuple[str, ...]
     vocabulary: tuple[str, ...]
     base: Codes
-    """(n,): the label of each picture."""
+    """(n,): the label of each picture, MISSING where there is none."""
     views: Codes
     """(n, S): the label of each view, MISSING where it was not asked."""
     classes: int
@@ -129,6 +130,9 @@ class Votes:
     """(n,): which pictures are the same, by their pixels; none at all, or empty ones, where that is not known."""
     evidence: Evidence | None = field(default=None, kw_only=True)
     """Scores and ranked lists, where the classifier gave any."""
+    unsayable: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
+    """(S + 1,): the codes that the classifier of the base and of each view cannot give; none at all where each can
+    give every label."""
 
     def __post_init__(self) -> None:
         n, s = len(self.names), len(self.panel)
@@ -139,8 +143,10 @@ class Votes:
             )
         if len(self.digests) not in (0, n):
             raise DataError(f"{n} pictures have votes, but {len(self.digests)} digests were given")
-        top, least = max(self.base.max(initial=0), self.views.max(initial=0)), self.base.min(initial=0)
-        if top >= max(len(self.vocabulary), 1) or least < 0 or self.views.min(initial=0) < MISSING:
+        if len(self.unsayable) not in (0, s + 1):
+            raise DataError(f"{s} views and the base need {s + 1} lists of unsayable labels, not {len(self.unsayable)}")
+        answers = self.answers()
+        if answers.max(initial=0) >= max(len(self.vocabulary), 1) or answers.min(initial=0) < MISSING:
             raise DataError("votes hold a code that is not in their vocabulary; the file was not made by looktwice")
         if self.classes < max(2, len(self.vocabulary)):
             raise DataError(f"{self.classes} classes cannot hold a vocabulary of {len(self.vocabulary)} labels")
@@ -176,7 +182,7 @@ class Votes:
             names.append(row.name)
             lists.append(row.lists)
             digests.append(row.digest)
-            base.append(codes.setdefault(row.base, len(codes)))
+            base.append(codes.setdefault(row.base, len(codes)) if row.base else MISSING)
             views.append([MISSING if v is None else codes.setdefault(v, len(codes)) for v in row.views])
         evidence = Evidence.collect(lists, len(panel) + 1, codes) if any(lists) else None
         return Votes(
@@ -207,9 +213,9 @@ class Votes:
         """Votes from labels in lists or arrays, as texts or as whole numbers, which become their decimal texts.
 
         `base` has shape (n,) and holds the label of each picture, `views` has shape (n, S) and holds those of its
-        views. None, a masked entry, an empty text or the number -1 in `views` is a view that was not asked, or whose
-        answer held no label. With `truths`, of shape (n,), the votes are labelled. `vocabulary` lists all labels that
-        the classifier can give; without it, these are the labels that appear.
+        views. None, a masked entry, an empty text or the number -1 is a question that was not asked, or whose answer
+        held no label. With `truths`, of shape (n,), the votes are labelled. `vocabulary` lists all labels that the
+        classifier can give; without it, these are the labels that appear.
 
         >>> votes = Votes.from_labels(["cat", "dog"], [["cat", "cat"], ["dog", None]], truths=["cat", "fox"])
         >>> votes.vocabulary, votes.base.tolist(), votes.views.tolist(), votes.truths.tolist()
@@ -220,13 +226,13 @@ class Votes:
             shapes = f"base has shape {own.shape}, views have {others.shape}, the vocabulary has {words.shape}"
             raise DataError(f"{shapes}; give (n,), (n, S) and (K,)")
         own, others, words = _texts("base, views and vocabulary", own, others, words)
-        labels, table, known = _complete("base", own), others.tolist(), _complete("vocabulary", words)
+        labels, table, known = own.tolist(), others.tolist(), _complete("vocabulary", words)
         if len(set(known)) < len(known):
             raise DataError("the vocabulary holds a label twice; give each once")
         if vocabulary is not None and (strangers := {*labels, *others.flat} - {None, *known}):
             lacking = f"the vocabulary ({_few(known)}) lacks labels that were given ({_few(strangers)})"
             raise DataError(f"{lacking}; add them")
-        rows = [Row(str(i), label, tuple(row)) for i, (label, row) in enumerate(zip(labels, table, strict=True))]
+        rows = [Row(str(i), label or "", tuple(row)) for i, (label, row) in enumerate(zip(labels, table, strict=True))]
         votes = Votes.collect(rows, [f"view {s}" for s in range(1, others.shape[1] + 1)], known)
         return votes if truths is None else votes._with_truths(_objects(truths))
 
@@ -263,6 +269,7 @@ class Votes:
             words,
             digests=self.digests,
             evidence=self.evidence,
+            unsayable=self.unsayable,
             excluded=tuple(excluded) if doubtful.any() else (),
             probabilities=tuple(probabilities) if len(set(probabilities)) > 1 else (),
         )
@@ -287,7 +294,21 @@ class Votes:
     def under(self, columns: Sequence[int]) -> Self:
         """The same pictures under some of the views, in the order given."""
         panel, evidence = tuple(self.panel[c] for c in columns), self.evidence and self.evidence.under(list(columns))
-        return replace(self, panel=panel, views=self.views[:, list(columns)], evidence=evidence)
+        unsayable = tuple(self.unsayable[c] for c in (0, *(c + 1 for c in columns))) if self.unsayable else ()
+        return replace(self, panel=panel, views=self.views[:, list(columns)], evidence=evidence, unsayable=unsayable)
+
+    def of_sources(self, places: Sequence[int]) -> Self:
+        """The answers at these places of (base, view 1 … view S), the first of them as the base."""
+        first, *others = places
+        evidence = self.evidence and Evidence(self.evidence.labels[:, places], self.evidence.scores[:, places])
+        return replace(
+            self,
+            panel=tuple("base" if place == 0 else self.panel[place - 1] for place in others),
+            base=self.answers()[:, first],
+            views=self.answers()[:, others],
+            evidence=evidence,
+            unsayable=tuple(self.unsayable[place] for place in places) if self.unsayable else (),
+        )
 
     def apart(self, known: int, classes: int) -> Iterator[tuple[Places, Self]]:
         """The places and votes of pictures that name only the first `known` labels, then of each other one alone.
@@ -316,6 +337,10 @@ class Votes:
                     views=place[part.views],
                     classes=max(classes, len(words)),
                     evidence=evidence,
+                    unsayable=tuple(
+                        tuple(int(place[code]) for code in codes if code < known or code in more)
+                        for codes in self.unsayable
+                    ),
                 ),
             )
 
@@ -333,6 +358,7 @@ class Votes:
             max(self.classes, len(words)),
             digests=self.digests,
             evidence=self.evidence and replace(self.evidence, labels=place[self.evidence.labels]),
+            unsayable=tuple(tuple(place[list(codes)].tolist()) for codes in self.unsayable),
         )
         if not isinstance(self, LabelledVotes):
             return recoded
@@ -342,6 +368,17 @@ class Votes:
     def answers(self) -> Codes:
         """(n, S + 1): the base label, then the views'."""
         return np.column_stack([self.base, self.views])
+
+    def cannot_say(self, labels: Codes) -> Bools | None:
+        """(n, c, S + 1): whether each of the labels (n, c) is one that an answer could not have been.
+
+        None where every classifier can give every label.
+        """
+        if not any(self.unsayable):
+            return None
+        silent = np.stack([np.isin(labels, codes) for codes in self.unsayable], axis=2)
+        answers = self.answers()[:, None, :]
+        return silent & (answers != MISSING) & (answers != labels[:, :, None])
 
     def label_only(self) -> Self:
         """The same votes without scores and ranked lists."""
@@ -542,5 +579,5 @@ def vote_tally(votes: Votes) -> Tally:
 
 
 def _count(votes: Votes, label: Codes) -> Tally:
-    agree = (votes.views == label[:, None]).sum(axis=1)
-    return Tally(label, agree, (votes.views != MISSING).sum(axis=1))
+    asked = votes.views != MISSING
+    return Tally(label, (asked & (votes.views == label[:, None])).sum(axis=1), asked.sum(axis=1))

@@ -210,7 +210,7 @@ def _rows(collected: Collected, panel: Panel) -> list[Row]:
     digests = votes.digests or ("",) * len(votes)
     words: dict[int, str | None] = {MISSING: None, **dict(enumerate(votes.vocabulary))}
     return [
-        Row(name, votes.vocabulary[base], tuple(words[code] for code in views), digest, lists=ranked)
+        Row(name, words[base] or "", tuple(words[code] for code in views), digest, lists=ranked)
         for name, base, views, digest, ranked in zip(
             votes.names, votes.base, votes.views[:, places], digests, lists, strict=True
         )
