@@ -278,6 +278,15 @@ def test_whatever_is_answered_there_are_probabilities_within_their_intervals(
         assert ((low >= 0) & (low <= chance) & (chance <= high) & (high <= 1)).all()
 
 
+def test_a_single_category_has_neither_companions_nor_places(votes: LabelledTagVotes) -> None:
+    ranks = np.minimum(votes.ranks[:, :, 5:], 1).astype(np.int16)
+    alone = replace(votes, tags=TAGS[5:], ranks=ranks, scores=votes.scores[:, :, 5:], truths=votes.truths[:, 5:])
+    jury = TagJury().fit(alone.take(slice(0, 300)))
+    assert not {"companions", "place", "crowd"} & set(dict(jury.blocks))
+    test = alone.take(slice(300, None))
+    assert metrics.ece(jury.probability(test).ravel(), test.truths.ravel()) < 0.04
+
+
 def test_a_scale_without_scores_is_a_rank() -> None:
     scale = TagScale.learn(np.ones((3, 2), np.int16), np.full((3, 2), np.nan, np.float32))
     assert scale == TagScale("rank")

@@ -457,8 +457,10 @@ class TagRows:
         return np.bincount(kind, minlength=size).astype(np.float64), present
 
     def blocks(self) -> set[Block]:
-        """The blocks that have a column."""
-        return {*self.design.common_blocks, *self.design.own_blocks}
+        """The blocks that have a column which is not 0 everywhere."""
+        blocks = (*self.design.common_blocks, *self.design.own_blocks)
+        sizes = np.abs(np.concatenate([self.common, self.own], axis=1)).sum(axis=0)
+        return {block for block, size in zip(blocks, sizes.tolist(), strict=True) if size}
 
     def zero(self) -> Point:
         """Parameters of 0."""
