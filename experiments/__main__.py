@@ -9,7 +9,19 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from experiments import baselines, cascades, closed, decisions, general, guarantees, scores, sets, spread, stopping
+from experiments import (
+    baselines,
+    cascades,
+    closed,
+    decisions,
+    general,
+    guarantees,
+    scores,
+    sets,
+    spread,
+    stopping,
+    tags,
+)
 from experiments.collected import CACHE, MILD16
 from experiments.paper import claims, drawings, jacobian, pages, prescription, tables
 from experiments.paper.answers import Answers, Meter
@@ -278,7 +290,7 @@ TASKS: dict[str, Callable[[Options], None]] = {
     "prescription": prescribed,
     "claims": claimed,
 }
-CLOSED, CASCADES = "closed", "cascades"
+CLOSED, CASCADES, TAGS = "closed", "cascades", "tags"
 """The tasks about real closed systems, which are no part of the paper."""
 EMBEDDED = 480
 """Embedded pictures of each of the two parts that --quick takes for the tasks of DECISIONS."""
@@ -292,7 +304,7 @@ DECISIONS = {
 }
 """The tasks that compare juries, sets and stopping rules on the answers of experiments/general.py."""
 TAKEN = {CLOSED: ("task", "results"), "page": ("task", "results")} | dict.fromkeys(
-    (*DECISIONS, CASCADES), ("task", "results", "quick")
+    (CASCADES, TAGS, *DECISIONS), ("task", "results", "quick")
 )
 """The tasks for which other options have no meaning, and those that they take."""
 ABOUT_TAKEN = "the models and pictures of this task are fixed (docs/method.md#results, docs/closed-systems.md)"
@@ -313,6 +325,7 @@ The following have models and pictures of their own, and take no options but --r
 
 closed         what confidence in answers of real closed systems is worth (docs/closed-systems.md)
 cascades       several classifiers: which are asked, in which order and when to stop, beside other ways
+tags           what confidence in tags is worth, with the answers of one, two and three APIs
 scores         what scores and ranked lists are worth beside views, on six models
 baselines      the jury beside other ways to use the same labels, and beside what the model itself could do
 spread         how the probability of the unnamed class is spread
@@ -331,7 +344,10 @@ def parse(arguments: Sequence[str]) -> tuple[str, Options]:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "task", choices=(*TASKS, "all", "page", CLOSED, CASCADES, *DECISIONS), metavar="TASK", help="see below"
+        "task",
+        choices=(*TASKS, "all", "page", CLOSED, CASCADES, TAGS, *DECISIONS),
+        metavar="TASK",
+        help="see below",
     )
     parser.add_argument(
         "--model", action="append", default=[], help=f"{', '.join(KNOWN)}, or a TOML description; may be repeated"
@@ -399,6 +415,8 @@ def main(arguments: Sequence[str]) -> int:
             closed.main(options.results, closed.PAGE if options.results == RESULTS else None)
         if task == CASCADES:
             cascades.main(options.results, options.quick)
+        if task == TAGS:
+            tags.main(options.results, options.quick)
         if task in DECISIONS:
             options.results.mkdir(parents=True, exist_ok=True)
             models = (

@@ -24,6 +24,7 @@ from experiments import (
     models,
     ruled_out,
     scores,
+    tags,
     tried,
     unlabelled,
     weighted,
@@ -599,17 +600,55 @@ def test_a_plain_clone_is_told_what_is_needed_and_where_to_get_it(
 
 
 @pytest.mark.parametrize(
-    ("task", "told"), [("baselines", "cifar10_mlperf_resnet8.onnx"), ("closed", "docs/closed-systems.md")]
+    ("task", "told"),
+    [
+        ("baselines", "cifar10_mlperf_resnet8.onnx"),
+        ("closed", "docs/closed-systems.md"),
+        ("tags", "try --quick"),
+    ],
 )
 def test_networks_and_answers_that_are_not_at_hand_are_named(
     task: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(models, "SHARED", tmp_path)
-    monkeypatch.setattr(closed, "ANSWERS", tmp_path)
+    for module in (closed, tags):
+        monkeypatch.setattr(module, "ANSWERS", tmp_path)
     assert main([task, "--results", str(tmp_path)]) == 1
     found = capsys.readouterr().err
     assert told in found
     assert found.count("\n") == 1
+
+
+def test_tags_are_judged_with_one_two_and_three_apis(tmp_path: Path) -> None:
+    assert main(["tags", "--quick", "--results", str(tmp_path)]) == 0
+    rows = {(row["apis"], row["method"], row["labels"]): row for row in read(tmp_path / "tags.csv")}
+    three = " + ".join(tags.APIS)
+    assert {apis.count("+") for apis, _, _ in rows} == {0, 1, 2}
+    assert {method for _, method, _ in rows} == {*tags.BASELINES, tags.OURS}
+    best = rows[three, tags.OURS, "200"]
+    for (apis, method, _), row in rows.items():
+        if apis == three and method != tags.OURS:
+            assert float(best["brier"]) < float(row["brier"])
+            assert float(best["map"]) > float(row["map"])
+    for row in read(tmp_path / "tags_paired.csv"):
+        assert float(row["brier_low"]) <= float(row["brier"]) <= float(row["brier_high"])
+    assert all(float(row["held"]) > 0.9 for row in read(tmp_path / "tags_intervals.csv"))
+
+
+def test_the_figures_of_tags_are_those_of_scikit_learn() -> None:
+    from sklearn.metrics import average_precision_score, f1_score
+
+    rng = np.random.default_rng(0)
+    chance = rng.random((300, 4)).round(1)
+    truths = rng.random((300, 4)) < chance**2
+    found = tags.figures(chance, truths)
+    assert found["map"] == pytest.approx(average_precision_score(truths, chance, average="macro"))
+    assert found["micro_f1"] == pytest.approx(f1_score(truths, chance >= 0.5, average="micro"))
+    assert found["macro_f1"] == pytest.approx(f1_score(truths, chance >= 0.5, average="macro"))
+    assert tags.recall_at(0.5, np.array([0.9, 0.8, 0.8, 0.1]), np.array([True, False, True, True])) == 1.0
+    assert tags.recall_at(0.8, np.array([0.9, 0.8, 0.8, 0.1]), np.array([True, False, True, True])) == pytest.approx(
+        1 / 3
+    )
 
 
 def test_answers_that_nobody_asked_for_yet_name_the_command(tmp_path: Path) -> None:

@@ -29,7 +29,16 @@ from conformance.replica import (
 from moto import mock_aws
 
 from looktwice.classifiers.aws import connect_rekognition, connect_sagemaker
-from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Classifier, Pixels, Settings, reading
+from looktwice.classifiers.base import (
+    NO_LABEL,
+    Answer,
+    AnyClassifier,
+    Classifier,
+    Pixels,
+    Settings,
+    answer_kind,
+    reading,
+)
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.registry import Connect, connect
 from looktwice.errors import ClassifierError, ImageError, MissingExtra, PermanentError, QuotaError, TransientError
@@ -67,6 +76,15 @@ def truth(count: int) -> list[str]:
     return labels_of([big(image) for image in pictures()[:count]])
 
 
+MODERATED = [
+    {"Confidence": 92.5, "Name": "Weapons", "ParentName": "Violence", "TaxonomyLevel": 2},
+    {"Confidence": 92.5, "Name": "Violence", "ParentName": "", "TaxonomyLevel": 1},
+    {"Confidence": 61.0, "Name": "Drinking", "ParentName": "Alcohol", "TaxonomyLevel": 2},
+    {"Confidence": 64.0, "Name": "Alcohol", "ParentName": "", "TaxonomyLevel": 1},
+]
+"""A reply in the form of the manual: labels of several levels, those above a label among them."""
+
+
 def routes() -> web.RouteTableDef:
     """Both services at one address, as boto3 asks them."""
     table = web.RouteTableDef()
@@ -78,7 +96,11 @@ def routes() -> web.RouteTableDef:
         operation = request.headers["x-amz-target"].partition(".")[2]
         found = {"Name": label_of_file(file), "Confidence": 91.5}
         less = [{"Name": name, "Confidence": 40.0} for name in ("Clothing", "Apparel")]
-        body = {"DetectLabels": {"Labels": [*less, found]}, "DetectCustomLabels": {"CustomLabels": [*less, found]}}
+        body = {
+            "DetectLabels": {"Labels": [*less, found]},
+            "DetectCustomLabels": {"CustomLabels": [*less, found]},
+            "DetectModerationLabels": {"ModerationLabels": MODERATED, "ModerationModelVersion": "7.0"},
+        }
         return web.json_response(body[operation], content_type="application/x-amz-json-1.1")
 
     @table.post("/endpoints/fashion/invocations")
@@ -130,6 +152,48 @@ async def test_the_services_own_claims_are_kept_as_shares(door: str) -> None:
         (answer,) = await ask(classifier)
     assert answer.score == 0.915
     assert [score for _, score in answer.options] == [0.915, 0.4, 0.4]
+
+
+@pytest.mark.parametrize("settings", [{}, {"model": ARN}, {"min_confidence": 10}])
+async def test_moderation_labels_of_every_level_are_tags(settings: Settings) -> None:
+    async with opened("rekognition", None, detect="moderation", **settings) as (classifier, _):
+        (answer,) = await ask(classifier)
+    assert answer_kind(classifier) == "tags"
+    assert answer.options == (("Weapons", 0.925), ("Violence", 0.925), ("Alcohol", 0.64), ("Drinking", 0.61))
+
+
+async def test_what_is_asked_of_moderation_is_in_the_request() -> None:
+    asked = list[tuple[str, dict[str, object]]]()
+    table = web.RouteTableDef()
+
+    @table.post("/")
+    async def moderate(request: web.Request) -> web.Response:
+        body = json.loads(await request.read())
+        asked.append((request.headers["x-amz-target"], {key: body[key] for key in body if key != "Image"}))
+        return web.json_response({"ModerationLabels": []}, content_type="application/x-amz-json-1.1")
+
+    for settings in ({}, {"model": ARN, "min_confidence": 10.0}):
+        async with opened("rekognition", table, detect="moderation", **settings) as (classifier, _):
+            (answer,) = await ask(classifier)
+            assert (answer.label, answer.options) == (NO_LABEL, ())
+    operation = "RekognitionService.DetectModerationLabels"
+    assert asked == [(operation, {}), (operation, {"MinConfidence": 10.0, "ProjectVersion": ARN})]
+
+
+@pytest.mark.parametrize(
+    ("door", "settings", "kind"),
+    [
+        ("rekognition", {}, "tags"),
+        ("rekognition", {"answer": "label"}, "label"),
+        ("custom labels", {}, "label"),
+        ("custom labels", {"answer": "tags"}, "tags"),
+        ("sagemaker", {}, "label"),
+        ("sagemaker", {"answer": "tags"}, "tags"),
+    ],
+)
+def test_rekognitions_own_labels_are_tags_unless_described_otherwise(door: str, settings: Settings, kind: str) -> None:
+    connect_to, told = DOORS[door]
+    assert answer_kind(connect_to("", {**told, **settings})) == kind
 
 
 async def test_an_endpoint_that_gives_logits_has_the_probabilities_of_the_model() -> None:
@@ -345,6 +409,8 @@ def test_large_files_are_refused_before_they_are_paid_for_or_shrunk_on_request(d
 TELLING: dict[str, list[Settings]] = {
     "rekognition": [
         {"model": ARN},
+        {"detect": "moderation"},
+        {"answer": "label"},
         {"region": "us-east-1"},
         {"min_confidence": 10},
         {"labels": ["Dog"]},

@@ -23,7 +23,16 @@ from conformance.replica import Replica, meant
 from hypothesis import given
 from hypothesis import strategies as st
 
-from looktwice.classifiers.base import AnyClassifier, Pixels
+from looktwice.classifiers.base import (
+    AnswerKind,
+    AnyClassifier,
+    Pixels,
+    Rereadable,
+    answer_kind,
+    names_of,
+    reading,
+    tags,
+)
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.http import connect as connect_http
 from looktwice.classifiers.http import preset, presets
@@ -119,7 +128,6 @@ async def test_the_label_is_found_where_the_description_says(
     [
         ({"other": 1}, {}),
         ({"label": None}, {}),
-        ({"label": True}, {}),
         ({"label": 1.5}, {}),
         ({"label": {"name": "cat"}}, {}),
         ({"label": [None]}, {}),
@@ -340,6 +348,8 @@ class Sample:
     variables: dict[str, str] = field(default_factory=dict)
     listed: int = 2
     """Labels that its reply ranks with scores."""
+    kind: AnswerKind = "label"
+    """Whether one of them is true of a picture, or several may be."""
 
 
 SAMPLES = {
@@ -384,10 +394,71 @@ SAMPLES = {
         "Street",
         0.87294734,
         body={
-            "requests": [{"image": {"content": "PICTURE"}, "features": [{"type": "LABEL_DETECTION", "maxResults": 5}]}]
+            "requests": [{"image": {"content": "PICTURE"}, "features": [{"type": "LABEL_DETECTION", "maxResults": 50}]}]
         },
         headers={"x-goog-api-key": "google_key"},
         variables={"GOOGLE_API_KEY": "google_key"},
+        kind="tags",
+    ),
+    "google-safesearch": Sample(
+        {},
+        "https://vision.googleapis.com/v1/images:annotate",
+        {
+            "responses": [
+                {
+                    "safeSearchAnnotation": {
+                        "adult": "UNLIKELY",
+                        "spoof": "VERY_UNLIKELY",
+                        "medical": "VERY_UNLIKELY",
+                        "violence": "LIKELY",
+                        "racy": "POSSIBLE",
+                    }
+                }
+            ]
+        },
+        "violence",
+        0.75,
+        body={"requests": [{"image": {"content": "PICTURE"}, "features": [{"type": "SAFE_SEARCH_DETECTION"}]}]},
+        headers={"x-goog-api-key": "google_key"},
+        variables={"GOOGLE_API_KEY": "google_key"},
+        listed=5,
+        kind="tags",
+    ),
+    "openai-moderation": Sample(
+        {},
+        "https://api.openai.com/v1/moderations",
+        {
+            "id": "modr-970d409ef3bef3b70c73d8232df86e7d",
+            "model": "omni-moderation-latest",
+            "results": [
+                {
+                    "flagged": True,
+                    "categories": {"sexual": False, "self-harm": False, "violence": True, "violence/graphic": False},
+                    "category_scores": {
+                        "sexual": 2.34135824776394e-7,
+                        "self-harm": 0.0011175734280627694,
+                        "violence": 0.8599265510337075,
+                        "violence/graphic": 0.37701736389561064,
+                    },
+                    "category_applied_input_types": {
+                        "sexual": ["image"],
+                        "self-harm": ["image"],
+                        "violence": ["image"],
+                        "violence/graphic": ["image"],
+                    },
+                }
+            ],
+        },
+        "violence",
+        0.8599265510337075,
+        body={
+            "model": "omni-moderation-latest",
+            "input": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,PICTURE"}}],
+        },
+        headers={"authorization": "Bearer openai_key"},
+        variables={"OPENAI_API_KEY": "openai_key"},
+        listed=4,
+        kind="tags",
     ),
     "vertex": Sample(
         {"project": "my-project", "endpoint": "123", "region": "europe-west4"},
@@ -445,6 +516,7 @@ SAMPLES = {
         body={"inputs": [{"data": {"image": {"base64": "PICTURE"}}}]},
         headers={"authorization": "Key pat"},
         variables={"CLARIFAI_PAT": "pat"},
+        kind="tags",
     ),
     "roboflow": Sample(
         {"model": "vehicle-classification-eapcd", "version": "2"},
@@ -471,10 +543,10 @@ SAMPLES = {
 }
 
 
-def at(server: str, name: str, sample: Sample) -> AnyClassifier:
-    """The preset, asked at another server but at the same path."""
-    url = tomllib.loads(preset(name))["url"]
-    return connect_http("", {"preset": name, "values": sample.values, "url": re.sub(r"^https?://[^/]+", server, url)})
+def at(server: str, name: str, sample: Sample, **changes: object) -> AnyClassifier:
+    """The preset, asked at another server but at the same path, with some settings changed."""
+    url = re.sub(r"^https?://[^/]+", server, tomllib.loads(preset(name))["url"])
+    return connect_http("", {"preset": name, "values": sample.values, "url": url, **changes})
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -493,6 +565,7 @@ async def test_a_preset_sends_and_reads_what_the_manual_shows(
     scores = [score for _, score in answer.options if score is not None]
     assert len(scores) == sample.listed
     assert scores == sorted(scores, reverse=True)
+    assert answer_kind(classifier) == sample.kind
     written = tomllib.loads(preset(name))
     places = {**written.get("values", {}), **sample.values}
     origin = re.match(r"^https?://[^/]+", written["url"].format(**places))
@@ -547,6 +620,10 @@ async def test_nothing_found_is_an_answer_without_a_label(
     [
         ("google-vision", {"responses": [{"error": {"code": 3, "message": "Bad image data."}}]}),
         ("google-vision", {}),
+        ("google-safesearch", {"responses": [{"error": {"code": 3, "message": "Bad image data."}}]}),
+        ("google-safesearch", {"responses": [{}]}),
+        ("openai-moderation", {"results": []}),
+        ("openai-moderation", {"error": {"message": "Rate limit reached"}}),
         ("clarifai", {"outputs": [{"status": {"code": 30002, "description": "Download failed"}}]}),
         ("vertex", {"predictions": []}),
         ("hf", {"error": "loading"}),
@@ -558,6 +635,27 @@ async def test_something_wrong_is_not_taken_for_nothing_found(
     with pytest.raises(TransientError) as caught:
         await said_by(canned, monkeypatch, name, reply)
     assert caught.value.garbled
+
+
+async def test_a_stored_reply_of_tags_answers_other_questions(canned: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = SAMPLES["openai-moderation"]
+    monkeypatch.setenv("OPENAI_API_KEY", "openai_key")
+    canned.says(sample.reply)
+    classifier = at(canned.url, "openai-moderation", sample)
+    (answer,) = await classifier.label([classifier.prepare(PICTURE)])
+    await classifier.close()
+    assert [tag for tag, _ in tags(names_of(classifier), answer)][:2] == ["violence", "violence/graphic"]
+    paths = {"label": "keys(results[0].categories)", "score": "values(results[0].categories)"}
+    other = at(canned.url, "openai-moderation", sample, **paths)
+    assert other.fingerprint == classifier.fingerprint
+    assert reading(other) != reading(classifier)
+    assert answer.raw is not None
+    assert isinstance(other, Rereadable)
+    flags = dict(tags(names_of(other), other.reread(answer.raw, answer.status)))
+    assert flags == {"violence": 1.0, "sexual": 0.0, "self-harm": 0.0, "violence/graphic": 0.0}
+    single = at(canned.url, "openai-moderation", sample, answer="label")
+    assert (single.fingerprint, answer_kind(single)) == (classifier.fingerprint, "label")
+    assert reading(single) != reading(classifier)
 
 
 async def said_by(canned: Canned, monkeypatch: pytest.MonkeyPatch, name: str, reply: object) -> str:

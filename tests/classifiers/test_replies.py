@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from looktwice.classifiers.base import NO_LABEL
+from looktwice.classifiers.base import NO_LABEL, Answer, Names, tags
 from looktwice.classifiers.replies import Found, Garbled, Paths, Reader
 
 LIST = Paths(label="found[].name", score="found[].p")
@@ -36,7 +36,11 @@ def found(*pairs: tuple[object, object]) -> dict[str, object]:
             found(("cat", 0.2), ("dog", 0.7), ("ox", 0.7)),
             Found("dog", 0.7, (("dog", 0.7), ("ox", 0.7), ("cat", 0.2))),
         ),
-        (LIST, found(("cat", 0.2), (True, 0.1), ("ox", 0.7)), Found("ox", 0.7, (("ox", 0.7), ("cat", 0.2)))),
+        (LIST, found(("cat", 0.2), ([], 0.1), ("ox", 0.7)), Found("ox", 0.7, (("ox", 0.7), ("cat", 0.2)))),
+        (Paths(), {"label": True}, Found("true", None)),
+        (Paths(label="nsfw", rename={"false": "safe"}), {"nsfw": False}, Found("false", None)),
+        (LIST, found(("cat", False), ("dog", True)), Found("dog", 1.0, (("dog", 1.0), ("cat", 0.0)))),
+        (LIST, found(("cat", "UNKNOWN"), ("ox", "POSSIBLE")), Found("ox", 0.5, (("ox", 0.5), ("cat", None)))),
         (Paths(label="joy", score="p"), {"joy": "yes", "p": "VERY_LIKELY"}, Found("yes", 0.95)),
         (Paths(label="name", score="p"), {"name": "cat", "p": "0.93"}, Found("cat", 0.93)),
         (Paths(score="p"), {"p": ["1e-1", "9E-1"]}, Found("#1", 0.9, (("#1", 0.9), ("#0", 0.1)))),
@@ -54,7 +58,7 @@ def test_the_label_that_counts_is_found(paths: Paths, said: object, told: Found)
         (Paths(), {}, "nothing at the label path 'label'$"),
         (Paths(), {"result": {"tags": [{"name": "cat"}]}, "id": 7}, r"there are texts at result\.tags\[\]\.name$"),
         (Paths(), {f"part {place}": "cat" for place in range(9)}, '"part 0".*"part 4"$'),
-        (Paths(), {"label": True}, "where a label should be"),
+        (Paths(), {"label": 0.5}, "where a label should be"),
         (Paths(), {"label": 2}, "position of one of 2 labels"),
         (Paths(), {"label": -1}, "position of one of 2 labels"),
         (Paths(score="p"), {"p": 0.3}, "where scores should be"),
@@ -74,6 +78,36 @@ def test_what_does_not_fit_is_never_a_label(paths: Paths, said: object, why: str
 def test_a_hundred_options_are_kept_the_best_first() -> None:
     told = Reader(Paths(score="p"), None).read({"p": [place / 1000 for place in range(1000)]})
     assert [word for word, _ in told.options] == [f"#{place}" for place in range(999, 899, -1)]
+
+
+TAGS = Paths(label="keys(tags)", score="values(tags)", answer="tags")
+
+
+@pytest.mark.parametrize(
+    ("paths", "said", "told"),
+    [
+        (LIST.model_copy(update={"answer": "tags"}), found(("cat", 0.2)), Found("cat", 0.2, (("cat", 0.2),))),
+        (LIST.model_copy(update={"answer": "tags"}), found(), Found(NO_LABEL, None)),
+        (Paths(label="names", answer="tags"), {"names": ["cat"]}, Found("cat", None, (("cat", None),))),
+        (TAGS, {"tags": {"a": 0.1, "b": 0.9}}, Found("b", 0.9, (("b", 0.9), ("a", 0.1)))),
+        (TAGS, {"tags": {"a": False, "b": True}}, Found("b", 1.0, (("b", 1.0), ("a", 0.0)))),
+        (TAGS, {"tags": {"a": "UNKNOWN", "b": "UNLIKELY"}}, Found("b", 0.25, (("b", 0.25), ("a", None)))),
+        (TAGS, {"tags": {}}, Found(NO_LABEL, None)),
+        (Paths(score="p", answer="tags"), {"p": [-2.0, 3.0]}, Found("#1", 3.0, (("#1", 3.0), ("#0", -2.0)))),
+        (Paths(score="p", answer="tags"), {"p": [60.0, 40.0]}, Found("#0", 60.0, (("#0", 60.0), ("#1", 40.0)))),
+    ],
+)
+def test_all_tags_of_a_reply_are_kept_with_their_scores(paths: Paths, said: object, told: Found) -> None:
+    assert Reader(paths, None).read(said) == told
+
+
+def test_tags_that_mean_the_same_are_one_with_the_largest_score() -> None:
+    names = Names(rename={"Kitten": "Cat", "Sky": ""})
+    answer = Answer("Cat", 0.4, options=(("Cat", 0.4), ("Kitten", 0.9), ("Sky", 0.8), ("Dog", None), ("Dog", -1.0)))
+    assert tags(names, answer) == (("Cat", 0.9), ("Dog", -1.0))
+    assert tags(names, Answer(NO_LABEL)) == ()
+    many = Answer("0", 1.0, options=tuple((str(place), 1.0) for place in range(100)))
+    assert len(tags(names, many)) == 100
 
 
 def test_a_path_that_is_none_is_refused() -> None:

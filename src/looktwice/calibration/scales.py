@@ -33,7 +33,7 @@ class Scale:
     def learn(cls, evidence: Evidence) -> Self:
         """The scale on which these scores are."""
         scores = evidence.scores[np.isfinite(evidence.scores)].astype(np.float64)
-        kind = _kind(scores)
+        kind = score_kind(scores)
         shares = cls(kind, 0.0).shares(evidence)
         ends = np.concatenate([1.0 - shares.sum(axis=2)[evidence.listed()], shares[evidence.labels != UNLISTED]])
         smallest = ends[ends > LEAST].min(initial=1.0)
@@ -82,7 +82,8 @@ class Scale:
         return shares / np.maximum(total, 1.0)
 
 
-def _kind(scores: Floats) -> Kind:
+def score_kind(scores: NDArray[np.floating]) -> Kind:
+    """The scale that scores are on, by their range; a rank where there are none."""
     if len(scores) == 0:
         return "rank"
     if scores.min() >= 0 and scores.max() <= 1.5:

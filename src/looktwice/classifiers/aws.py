@@ -6,12 +6,18 @@
     price = "0.001"
 
     connector = "rekognition"
+    detect = "moderation"                 # DetectModerationLabels; a label and those above it are tags each
+
+    connector = "rekognition"
     model = "arn:aws:rekognition:eu-west-1:123456789012:project/birds/version/birds.1/1234567890123"
 
     connector = "sagemaker"
     endpoint = "my-endpoint"
     label = "[].label"                    # JMESPath into the JSON reply, as for the HTTP connector: label, score,
-    score = "[].score"                    # labels, rename, empty
+    score = "[].score"                    # answer, labels, rename, empty
+
+Rekognition's own labels are tags, of which several may be true of a picture (`answer = "tags"`); those of a Custom
+Labels model are one label a picture unless its description says otherwise.
 
 Keys and region come from where every AWS program finds them (AWS_ACCESS_KEY_ID, AWS_PROFILE, AWS_REGION, a role);
 `region` sets the region. Limits of size are checked before a question is paid for. botocore asks once a question.
@@ -26,12 +32,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 from yarl import URL
 
-from looktwice.classifiers.base import NO_LABEL, Answer, Classifier, Names, Pixels, Settings, fingerprint
+from looktwice.classifiers.base import NO_LABEL, Answer, AnswerKind, Classifier, Names, Pixels, Settings, fingerprint
 from looktwice.classifiers.encoding import Encoding, kind_of
 from looktwice.classifiers.registry import described, folder_of, read_labels
 from looktwice.classifiers.replies import NAMING, READING, Garbled, Paths, Reader
@@ -47,6 +53,14 @@ DETECT_LIMITS: Mapping[str, object] = {"min_side": 80, "max_side": 10_000, "max_
 CUSTOM_LIMITS: Mapping[str, object] = {"min_side": 64, "max_side": 4096, "max_bytes": 4_000_000}
 SAGEMAKER_LIMITS: Mapping[str, object] = {"max_bytes": 6_291_456}
 """The limits of the services for pictures that are sent in the request itself."""
+
+OPERATIONS = {
+    ("labels", False): ("detect_labels", "Labels", ""),
+    ("labels", True): ("detect_custom_labels", "CustomLabels", "ProjectVersionArn"),
+    ("moderation", False): ("detect_moderation_labels", "ModerationLabels", ""),
+    ("moderation", True): ("detect_moderation_labels", "ModerationLabels", "ProjectVersion"),
+}
+"""By what is detected, and whether a model is named: the operation, the field of its reply, and that of the model."""
 
 TRANSIENT = {
     "InternalDependencyException",
@@ -97,9 +111,11 @@ class Account(HttpSettings):
 
 
 class Rekognition(Account):
-    """DetectLabels, or DetectCustomLabels where a model is named."""
+    """DetectLabels, or DetectCustomLabels where a model is named; DetectModerationLabels, of an adapter if it is."""
 
-    model: str | None = Field(default=None, description="ARN of a version of a Custom Labels model")
+    detect: Literal["labels", "moderation"] = "labels"
+    model: str | None = Field(default=None, description="ARN of a version of a Custom Labels model or an adapter")
+    answer: AnswerKind | None = Field(default=None, description="`label` or `tags`; `label` for a Custom Labels model")
     min_confidence: float | None = Field(default=None, ge=0, le=100, description="in per cent")
     labels: tuple[str, ...] | str | None = Field(default=None, description="all others are passed over")
     empty: str = Field(default=NO_LABEL, description="the label of an answer without one")
@@ -107,7 +123,8 @@ class Rekognition(Account):
     @model_validator(mode="before")
     @classmethod
     def _within_limits(cls, values: dict[str, object]) -> dict[str, object]:
-        return _within(CUSTOM_LIMITS if values.get("model") else DETECT_LIMITS, values)
+        custom = values.get("model") and values.get("detect") != "moderation"
+        return _within(CUSTOM_LIMITS if custom else DETECT_LIMITS, values)
 
 
 class SageMaker(Account, Paths):
@@ -151,33 +168,28 @@ class AwsClassifier(ABC):
 
 
 class RekognitionClassifier(AwsClassifier):
-    """Rekognition's labels, or those of a Custom Labels model; the most confident one counts."""
+    """Rekognition's labels, its moderation labels, or those of a Custom Labels model."""
 
     def __init__(self, description: Rekognition, labels: tuple[str, ...] | None) -> None:
         self._description = description
         self._encoding = description.encoding
         self._service = Service("rekognition", description)
-        self._reader = Reader(Paths(label="[].Name", score="[].Confidence"), None)
+        self._operation, self._field, model = OPERATIONS[description.detect, description.model is not None]
+        self._arguments = {model: description.model, "MinConfidence": description.min_confidence}
+        self.answer_kind: AnswerKind = description.answer or ("label" if self._field == "CustomLabels" else "tags")
+        self._reader = Reader(Paths(label="[].Name", score="[].Confidence", answer=self.answer_kind), None)
         self.labels = labels
         self.names = Names(empty=description.empty)
         self.terms = description.terms(PHOTO, encoding=self._encoding)
         self.fingerprint = fingerprint("rekognition", _parts(description, self._service.region))
-        self.reading = fingerprint("json", {"labels": labels})  # by which those that count are chosen
+        self.reading = fingerprint("json", {"labels": labels, "answer": self.answer_kind})
 
     def _ask(self, file: bytes) -> Answer:
-        least = self._description.min_confidence
-        arguments: dict[str, object] = {"Image": {"Bytes": file}}
-        if least is not None:
-            arguments["MinConfidence"] = least
-        if self._description.model is None:
-            return self._answer(self._service.call("detect_labels", arguments), "Labels")
-        arguments["ProjectVersionArn"] = self._description.model
-        return self._answer(self._service.call("detect_custom_labels", arguments), "CustomLabels")
-
-    def _answer(self, reply: Mapping[str, Any], field: str) -> Answer:
-        if field not in reply:
-            raise garbled(f"the reply of Rekognition has no {field}")
-        return self.reread(json.dumps(reply[field], default=str).encode(), 200)
+        given = {name: value for name, value in self._arguments.items() if value is not None}
+        reply = self._service.call(self._operation, {"Image": {"Bytes": file}, **given})
+        if self._field not in reply:
+            raise garbled(f"the reply of Rekognition has no {self._field}")
+        return self.reread(json.dumps(reply[self._field], default=str).encode(), 200)
 
     def reread(self, reply: bytes, status: int | None) -> Answer:
         listed = json.loads(reply)
@@ -209,6 +221,7 @@ class SageMakerClassifier(AwsClassifier):
         }
         self.names = Names(labels, description.rename, description.empty)
         self.labels = self.names.labels
+        self.answer_kind = description.answer
         self.terms = description.terms(PHOTO, encoding=self._encoding)
         self.fingerprint = fingerprint("sagemaker", _parts(description, self._service.region))
         self.reading = fingerprint("json", description.model_dump(include=set(READING)))

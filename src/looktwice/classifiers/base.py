@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,6 +177,9 @@ MOST_OPTIONS = 10
 Option = tuple[str, float | None]
 """A label of a ranked list, and its score where it has one."""
 
+AnswerKind = Literal["label", "tags"]
+"""What an answer says: the best of its labels is true of the picture, or any number of its labels are."""
+
 
 Usage = tuple[tuple[str, int], ...]
 """What an answer used, as counted and named by the classifier: `(("input_tokens", 300), …)`."""
@@ -312,6 +315,26 @@ def merged(names: Naming, answer: Answer) -> tuple[Option, ...]:
             found[label] = (found[label] or 0.0) + score
         elif label != NO_LABEL:
             found.setdefault(label, score)
+    return tuple(found.items())
+
+
+def answer_kind(classifier: AnyClassifier) -> AnswerKind:
+    """What the answers of a classifier say: one label, unless it has an `answer_kind` that says more."""
+    kind: AnswerKind = getattr(classifier, "answer_kind", "label")
+    return kind
+
+
+def tags(names: Naming, answer: Answer) -> tuple[Option, ...]:
+    """The tags that an answer of tags means, in its order; an answer without a label has none.
+
+    Words that mean the same are one tag, with the largest of their scores: one of them being true suffices.
+    """
+    found: dict[str, float | None] = {}
+    for word, score in answer.listed():
+        tag = names.label(word)
+        if tag != NO_LABEL:
+            known = [each for each in (found.get(tag), score) if each is not None]
+            found[tag] = max(known, default=None)
     return tuple(found.items())
 
 

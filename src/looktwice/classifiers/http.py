@@ -11,7 +11,8 @@
 
 Templates know {image_base64}, {image_data_url}, {width}, {height} and {pixels}. When paths give lists, the label with
 the largest score counts, the first of equals, or the first of all where there is no score path; an empty list is
-an answer without a label. Without a label path, the label is the position of the largest score.
+an answer without a label. Without a label path, the label is the position of the largest score. With
+`answer = "tags"` all labels of a list count, since several may be true of a picture.
 `preset = "google-vision"` starts from a description inside the package, of which any line can be changed.
 """
 
@@ -157,10 +158,11 @@ class HttpClassifier:
         self._endpoint = self._transport.endpoint(description.method, url, typed | headers)
         self._description = description
         # A text is the label itself, wherever JSON would hold it.
-        plain = {"label": "@", "score": "", "error": ""} if description.reply == "text" else {}
+        plain = {"label": "@", "score": "", "error": "", "answer": "label"} if description.reply == "text" else {}
         self._reader = Reader(description.model_copy(update=plain), labels)
         self.names = Names(labels, description.rename, description.empty)
         self.labels = self.names.labels
+        self.answer_kind = description.answer
         self.terms = _terms(description, self._encoding)
         self.fingerprint = fingerprint("http", _parts(description))
         self.reading = fingerprint("json", description.model_dump(include=WHAT_IS_READ))

@@ -5,7 +5,11 @@ no score path; an empty list is an answer without a label. Without a label path,
 label is the position of the largest, and logits become probabilities. The first hundred of a list are kept with the
 answer, in the order of their scores, or as they came.
 
-A score may be a number in quotes, or one of Google's likelihood words, which stand for five numbers between 0 and 1.
+With `answer = "tags"` any number of the labels may be true of a picture: all are kept, also if there is one, and scores
+stay as they are. A map of categories is read by `label = "keys(…)"` and `score = "values(…)"`.
+
+A score may be a number in quotes, true or false, or one of Google's likelihood words, which stand for five numbers
+between 0 and 1; UNKNOWN is a label without a score. A label that is true or false is the word `true` or `false`.
 """
 
 from __future__ import annotations
@@ -25,10 +29,19 @@ import numpy as np
 from jmespath.visitor import TreeInterpreter
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from looktwice.classifiers.base import KEPT_OPTIONS, NO_LABEL, Option, as_word, position_word, probabilities
+from looktwice.classifiers.base import KEPT_OPTIONS, NO_LABEL, AnswerKind, Option, as_word, position_word, probabilities
 
 Search = Callable[[object], object]
-LIKELIHOODS = {"VERY_UNLIKELY": 0.05, "UNLIKELY": 0.25, "POSSIBLE": 0.5, "LIKELY": 0.75, "VERY_LIKELY": 0.95}
+Scores = list[float | None]
+"""The scores of labels, None where one is not known."""
+LIKELIHOODS = {
+    "UNKNOWN": None,
+    "VERY_UNLIKELY": 0.05,
+    "UNLIKELY": 0.25,
+    "POSSIBLE": 0.5,
+    "LIKELY": 0.75,
+    "VERY_LIKELY": 0.95,
+}
 """Google's words for how likely something is, as scores; only their order matters to a fit."""
 NUMBER = re.compile(r"[-+]?[0-9]{1,40}(\.[0-9]{0,40})?([eE][-+]?[0-9]{1,2})?")
 """A score that a server writes as a text."""
@@ -38,7 +51,7 @@ MOST_PATHS, LONGEST_PATH = 5, 100
 """Places of texts that an error names, and their characters."""
 NAMING = ("labels", "rename", "empty")
 """Settings that only say what the server's words mean."""
-READING = ("label", "score")
+READING = ("label", "score", "answer")
 """Settings that say what is read from a reply; they do not change it."""
 
 
@@ -49,6 +62,7 @@ class Paths(BaseModel):
 
     label: str = Field(default="", description="JMESPath; `label` if there is no score path either")
     score: str = Field(default="", description="JMESPath")
+    answer: AnswerKind = Field(default="label", description="`tags` where several labels may be true of a picture")
     error: str = Field(default="", description="JMESPath to what the server says instead of a label, in a 200")
     labels: tuple[str, ...] | str | None = Field(default=None, description="every label, or the name of a file of them")
     rename: dict[str, str] = Field(default_factory=dict, description="the server's word → label")
@@ -90,6 +104,7 @@ class Reader:
         self._score = _search(paths.score) if paths.score else None
         self._error = _search(paths.error) if paths.error else None
         self._labels = labels
+        self._tags = paths.answer == "tags"
 
     def read(self, data: object) -> Found:
         """The word and score that a reply holds; Garbled says why there is none."""
@@ -98,23 +113,27 @@ class Reader:
         named, scores = self._listed(data)
         if not named:
             return Found(NO_LABEL, None)
-        ranked = nlargest(KEPT_OPTIONS, range(len(named)), scores.__getitem__) if scores else range(len(named))
+        keys = [-math.inf if score is None else score for score in scores]
+        ranked = nlargest(KEPT_OPTIONS, range(len(named)), keys.__getitem__) if keys else range(len(named))
         first = ranked[0]
         best = self._word(named[first]), scores[first] if scores else None
-        return Found(*best, (best, *self._others(named, scores, ranked[1:KEPT_OPTIONS])) if len(named) > 1 else ())
+        others = self._others(named, scores, ranked[1:KEPT_OPTIONS])
+        return Found(*best, (best, *others) if self._tags or len(named) > 1 else ())
 
-    def _others(self, named: Sequence[object], scores: list[float], ranked: Sequence[int]) -> Iterator[Option]:
+    def _others(self, named: Sequence[object], scores: Scores, ranked: Sequence[int]) -> Iterator[Option]:
         """The rest of the ranked list; entries that are no labels are skipped."""
         for at in ranked:
             with suppress(Garbled):
                 yield self._word(named[at]), scores[at] if scores else None
 
-    def _listed(self, data: object) -> tuple[Sequence[object], list[float]]:
+    def _listed(self, data: object) -> tuple[Sequence[object], Scores]:
         """The candidates for the label, and their scores, or none."""
         scores = self._score(data) if self._score else None
         if self._label is None:
             numbers = _numbers(scores)
-            return range(len(numbers)), probabilities(np.array(numbers)).tolist() if numbers else []
+            if self._tags or not numbers:
+                return range(len(numbers)), numbers
+            return range(len(numbers)), probabilities(np.array(numbers, np.float64)).tolist()
         labels = self._label(data)
         if labels is None:
             texts = list(islice(dict.fromkeys(text_paths(data)), MOST_PATHS))
@@ -128,7 +147,9 @@ class Reader:
         return labels, numbers
 
     def _word(self, data: object) -> str:
-        if isinstance(data, int) and not isinstance(data, bool):
+        if isinstance(data, bool):
+            return str(data).lower()
+        if isinstance(data, int):
             if self._labels is not None and not 0 <= data < len(self._labels):
                 raise Garbled(f"has {data} where the position of one of {len(self._labels)} labels should be")
             return position_word(data) if data >= 0 else str(data)
@@ -183,19 +204,19 @@ def _search(path: str) -> Search:
     return search
 
 
-def _numbers(values: object) -> list[float]:
+def _numbers(values: object) -> Scores:
     if not isinstance(values, list):
         raise Garbled(f"has {_shown(values)} where scores should be")
     return [_number(value) for value in values]
 
 
-def _number(value: object) -> float:
+def _number(value: object) -> float | None:
     if isinstance(value, str) and value in LIKELIHOODS:
         return LIKELIHOODS[value]
     if isinstance(value, str) and NUMBER.fullmatch(value):
         return float(value)
     try:
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value):
+        if isinstance(value, (int, float)) and not math.isnan(value):
             return float(value)
     except OverflowError:  # JSON knows whole numbers of any length
         pass

@@ -1,0 +1,561 @@
+"""Tags: the probability that each of several tags is true of a picture, from the tags that classifiers returned.
+
+A classifier of tags returns several that may all be right, or scores for every category. Each (picture, tag) is a row
+with two options, *present* and *absent*, whose log odds are a sum over columns. Columns stand in blocks, each with one
+ridge penalty, and a block is used only if it lowers the log loss on held-out pictures. Common to all tags are
+
+- `votes`: a constant, and which classifiers returned the tag;
+- `score`: the log odds of its score, by classifier; `bend`: hinges of it, which correct a score of another shape;
+- `place`: the log of its place in the answer; `crowd`: the log of how much else the answer holds, for a tag that was
+  returned and for one that was not;
+- `views`: the share of a classifier's views that return it, and their mean score;
+- `agreement`: the log of the number of answers that return it;
+
+and each tag has of its own, shrunk to 0, so that a rare tag borrows from the others:
+
+- `offset`: how frequent it is; `reliability`: what it means that a classifier returned it; `slope`: what its score
+  means; `companions`: which other tags in the answers speak for it or against it.
+
+The penalised log loss is convex. Parameters of one tag occur in rows of that tag alone, so the Hessian is
+block-diagonal but for the common columns, and a fit grows linearly with the number of tags. A dense Hessian, as in
+`looktwice.calibration.logit`, would grow with its cube.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looktwice.calibration.logit import folds
+from looktwice.calibration.scales import Kind, score_kind
+from looktwice.calibration.votes import Bools, Floats, Places, RankedList
+from looktwice.errors import DataError, FitError
+
+Block = Literal[
+    "votes", "score", "bend", "place", "crowd", "views", "agreement", "offset", "reliability", "slope", "companions"
+]
+COMMON: tuple[Block, ...] = ("votes", "score", "bend", "place", "crowd", "views", "agreement")
+BY_TAG: tuple[Block, ...] = ("offset", "reliability", "slope", "companions")
+TRIALS: tuple[tuple[Block, tuple[float, ...]], ...] = (
+    ("offset", (10.0, 3.0, 1.0, 0.3)),
+    ("score", (0.1,)),
+    ("reliability", (10.0, 3.0, 1.0, 0.3)),
+    ("companions", (10.0, 3.0, 1.0, 0.3)),
+    ("crowd", (1.0,)),
+    ("agreement", (1.0,)),
+    ("views", (1.0,)),
+    ("bend", (1.0,)),
+    ("place", (1.0,)),
+    ("slope", (10.0, 3.0, 1.0)),
+)
+"""The blocks in the order in which they are tried, with the ridge penalties that are tried, the strongest first."""
+VOTES: dict[Block, float] = {"votes": 0.01}
+"""The ridge penalty of the block that is always used, which keeps finite what the pictures don't determine."""
+WEAKEST = VOTES | {block: strengths[-1] for block, strengths in TRIALS}
+KNOTS = (0.1, 0.3, 0.5, 0.7, 0.9)
+"""Where the hinges of `bend` are, as quantiles of the log odds of returned tags."""
+NEAREST = 1e-4
+"""How near to 0 or 1 a score can be; APIs often round to 0 or 1."""
+MOST_COMPANIONS = 20
+"""The tags, those most often returned, that can be companions."""
+LEAST_FALL = 1e-7
+"""The expected decrease of the loss below which a fit has converged."""
+FEWEST = 10
+"""Labelled pictures below which nothing is fitted."""
+CELLS = 4_000_000
+"""Numbers of a design that are held at a time."""
+Z95 = 1.959964
+
+
+@dataclass(frozen=True, eq=False)
+class TagVotes:
+    """The answers of S sources about n pictures, as far as they are about T tags.
+
+    A source is a classifier, or one of its views. The first source of a classifier is its own answer.
+    """
+
+    names: tuple[str, ...]
+    sources: tuple[str, ...]
+    tags: tuple[str, ...]
+    ranks: NDArray[np.int16]
+    """(n, S, T): the place of each tag in the answer, from 1; 0 where it was not returned."""
+    scores: NDArray[np.float32]
+    """(n, S, T): the scores as they came, NaN where a tag has none."""
+    asked: Bools
+    """(n, S): whether there is an answer, which may be empty; a classifier that was down has none."""
+    classifiers: tuple[int, ...] = ()
+    """(S,): the number of the classifier that a source belongs to; each has its own if left out."""
+
+    def __post_init__(self) -> None:
+        shape = (len(self.names), len(self.sources), len(self.tags))
+        if self.ranks.shape != shape or self.scores.shape != shape or self.asked.shape != shape[:2]:
+            found = f"{self.ranks.shape}, {self.scores.shape} and {self.asked.shape}"
+            raise DataError(f"votes on tags need the shapes {shape}, {shape} and {shape[:2]}, not {found}")
+        if len(self.classifiers) not in (0, len(self.sources)):
+            raise DataError(f"{len(self.sources)} sources have {len(self.classifiers)} numbers of classifiers")
+
+    @classmethod
+    def collect(
+        cls,
+        names: Sequence[str],
+        sources: Sequence[str],
+        tags: Sequence[str],
+        answers: Sequence[Sequence[RankedList | None]],
+        classifiers: Sequence[int] = (),
+    ) -> Self:
+        """Answers about each picture by each source, None where there is none; tags that are not of `tags` are skipped.
+
+        A tag that is twice in an answer counts where it is first.
+        """
+        codes = {tag: code for code, tag in enumerate(tags)}
+        ranks = np.zeros((len(names), len(sources), len(tags)), np.int16)
+        scores = np.full(ranks.shape, np.nan, np.float32)
+        asked = np.zeros(ranks.shape[:2], bool)
+        for i, row in enumerate(answers):
+            for s, answer in enumerate(row):
+                asked[i, s] = answer is not None
+                for place, (tag, score) in enumerate(answer or (), 1):
+                    code = codes.get(tag)
+                    if code is not None and not ranks[i, s, code]:
+                        ranks[i, s, code] = min(place, 32767)
+                        scores[i, s, code] = np.nan if score is None else score
+        return cls(tuple(names), tuple(sources), tuple(tags), ranks, scores, asked, tuple(classifiers))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def take(self, rows: Places | slice) -> Self:
+        """The votes on some of the pictures."""
+        names = self.names[rows] if isinstance(rows, slice) else tuple(self.names[row] for row in rows.tolist())
+        arrays = {name: getattr(self, name)[rows] for name in self._by_picture()}
+        return replace(self, names=names, **arrays)
+
+    def under(self, sources: Sequence[int]) -> Self:
+        """The votes of some of the sources."""
+        kept = list(sources)
+        return replace(
+            self,
+            sources=tuple(self.sources[source] for source in kept),
+            ranks=self.ranks[:, kept],
+            scores=self.scores[:, kept],
+            asked=self.asked[:, kept],
+            classifiers=tuple(self.classifiers[source] for source in kept) if self.classifiers else (),
+        )
+
+    def labelled(self, truths: NDArray[np.generic]) -> LabelledTagVotes:
+        """The votes with truths, (n, T): 1 where a tag is true of a picture, 0 where it is not."""
+        fields = {name: getattr(self, name) for name in TagVotes.__dataclass_fields__}
+        return LabelledTagVotes(**fields, truths=truths.astype(bool))
+
+    def groups(self) -> list[list[int]]:
+        """The sources of each classifier, its own answer first, then its views."""
+        numbers = self.classifiers or tuple(range(len(self.sources)))
+        return [[s for s, number in enumerate(numbers) if number == own] for own in dict.fromkeys(numbers)]
+
+    def _by_picture(self) -> tuple[str, ...]:
+        return "ranks", "scores", "asked"
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledTagVotes(TagVotes):
+    """Votes on pictures of which it is known which tags are true."""
+
+    truths: Bools = field(kw_only=True)
+    """(n, T)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.truths.shape != (len(self.names), len(self.tags)):
+            shape = (len(self.names), len(self.tags))
+            raise DataError(f"truths need the shape {shape}, not {self.truths.shape}")
+
+    def _by_picture(self) -> tuple[str, ...]:
+        return *super()._by_picture(), "truths"
+
+
+@dataclass(frozen=True)
+class TagScale:
+    """How the scores of one classifier are read; learned from the pictures that a jury is fitted on."""
+
+    kind: Kind = "rank"
+    mean: float = 0.0
+    spread: float = 1.0
+    """Mean and standard deviation of the log odds of returned tags."""
+    knots: tuple[float, ...] = ()
+
+    @classmethod
+    def learn(cls, ranks: NDArray[np.int16], scores: NDArray[np.float32]) -> Self:
+        """The scale of the scores of returned tags."""
+        known = (ranks > 0) & np.isfinite(scores)
+        scale = cls(score_kind(scores[known]))
+        if not known.any():
+            return scale
+        odds = scale.log_odds(ranks, scores)[known]
+        scale = replace(scale, mean=float(odds.mean()), spread=float(odds.std()) or 1.0)
+        knots = np.unique(np.quantile((odds - scale.mean) / scale.spread, KNOTS, method="lower"))
+        return replace(scale, knots=tuple(knots.tolist()))
+
+    def shares(self, ranks: NDArray[np.int16], scores: NDArray[np.float32]) -> Floats:
+        """Scores between 0 and 1: 0 of a tag that was not returned, 1 of one that was returned without a score."""
+        known = np.isfinite(scores)
+        values = np.where(known, scores, 1.0).astype(np.float64)
+        if self.kind == "percentage":
+            values = np.where(known, values / 100.0, values)
+        elif self.kind == "logit":
+            values = np.where(known, _sigmoid(values), values)
+        return np.where(ranks > 0, np.clip(values, 0.0, 1.0), 0.0)
+
+    def log_odds(self, ranks: NDArray[np.int16], scores: NDArray[np.float32]) -> Floats:
+        """The log odds of scores, standardised; 0 where there is no score."""
+        share = np.clip(self.shares(ranks, scores), NEAREST, 1.0 - NEAREST)
+        odds = (np.log(share / (1.0 - share)) - self.mean) / self.spread
+        return np.where((ranks > 0) & np.isfinite(scores), odds, 0.0)
+
+
+@dataclass(frozen=True)
+class TagMember:
+    """The parameters for pictures that some of the classifiers answered, and how far they are known.
+
+    With S the `common_covariance`, the log odds of a row with the common columns g and own columns h of its
+    tag have the variance uᵀSu + hᵀDh where u = g − M·h, D is the tag's `own_covariance` and M its `coupling`.
+    """
+
+    classifiers: tuple[int, ...]
+    common: tuple[float, ...]
+    """(G,): the weights of the common columns."""
+    own: tuple[tuple[float, ...], ...]
+    """(T, K): those of each tag's own columns."""
+    common_covariance: tuple[tuple[float, ...], ...] = field(repr=False)
+    """(G, G)."""
+    own_covariance: tuple[tuple[tuple[float, ...], ...], ...] = field(repr=False)
+    """(T, K, K): given the common weights."""
+    coupling: tuple[tuple[tuple[float, ...], ...], ...] = field(repr=False)
+    """(T, G, K)."""
+
+    def log_odds(self, design: Design) -> tuple[Floats, Floats]:
+        """(n, T) twice: the log odds of each tag, and their variance."""
+        own, covariance, coupling = (np.array(each) for each in (self.own, self.own_covariance, self.coupling))
+        odds = design.common @ np.array(self.common) + np.einsum("ntk,tk->nt", design.own, own)
+        apart = design.common - np.einsum("ntk,tgk->ntg", design.own, coupling)
+        common = np.einsum("ntg,gh,nth->nt", apart, np.array(self.common_covariance), apart, optimize=True)
+        return odds, common + np.einsum("ntk,tkl,ntl->nt", design.own, covariance, design.own, optimize=True)
+
+
+@dataclass(frozen=True)
+class TagJury:
+    """The probability of each tag, present or absent, from the answers of one or more classifiers."""
+
+    tags: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    scales: tuple[TagScale, ...] = ()
+    """One for each classifier."""
+    companions: tuple[int, ...] = ()
+    """The tags that can speak for or against others."""
+    blocks: tuple[tuple[Block, float], ...] = ()
+    """The blocks of columns that were worth it, each with its ridge penalty."""
+    members: tuple[TagMember, ...] = ()
+    """One for each set of classifiers that may have answered, the largest first; the last needs no answer."""
+
+    def fit(self, labelled: LabelledTagVotes) -> Self:
+        """The jury fitted on pictures whose tags are known, with the blocks that held-out pictures choose."""
+        groups = labelled.groups()
+        answered = labelled.asked[:, [group[0] for group in groups]]
+        whole = np.flatnonzero(answered.all(axis=1))
+        if len(whole) < FEWEST or not len(labelled.tags):
+            raise FitError(f"{len(whole)} labelled pictures that all classifiers answered are too few; give {FEWEST}")
+        scales = tuple(TagScale.learn(labelled.ranks[:, group], labelled.scores[:, group]) for group in groups)
+        frequency = (labelled.ranks > 0).sum(axis=(0, 1))
+        companions = tuple(np.argsort(-frequency, kind="stable")[:MOST_COMPANIONS].tolist())
+        jury = replace(self, tags=labelled.tags, sources=labelled.sources, scales=scales, companions=companions)
+        jury = replace(jury, blocks=jury.choose_blocks(labelled.take(whole)))
+        members = []
+        for subset in _subsets(len(groups)):
+            rows = np.flatnonzero(answered[:, list(subset)].all(axis=1))
+            members.append(jury.estimate(labelled.take(rows), subset))
+        return replace(jury, members=tuple(members))
+
+    def choose_blocks(self, labelled: LabelledTagVotes) -> tuple[tuple[Block, float], ...]:
+        """The blocks that make a jury less surprised by the tags of pictures it did not see.
+
+        One after the other has to lower the log loss. The gain need not exceed its standard error, as with labels: a
+        block that gains little is shrunk to little.
+        """
+        chosen = VOTES
+        rows = TagRows.tabulate(labelled, self._design(labelled, range(len(self.scales))))
+        fold = folds(len(labelled))
+        held, start = rows.held_out(chosen, fold)
+        for block, strengths in TRIALS:
+            best = None
+            for strength in strengths if block in rows.blocks() else ():
+                trial = chosen | {block: strength}
+                losses, point = rows.held_out(trial, fold, start)
+                if losses.sum() >= (best[0] if best else held).sum():
+                    break
+                best = losses, point, trial
+            if best:
+                held, start, chosen = best
+        return tuple(chosen.items())
+
+    def estimate(self, labelled: LabelledTagVotes, classifiers: tuple[int, ...]) -> TagMember:
+        """The parameters for pictures that these classifiers answered."""
+        rows = TagRows.tabulate(labelled, self._design(labelled, classifiers))
+        total, present = rows.counts()
+        point = rows.minimise(dict(self.blocks), total, present, rows.zero())
+        hessian = rows.hessian(rows.log_odds(point), total, rows.ridge(WEAKEST))
+        parts = np.linalg.inv(hessian.schur()), hessian.own_inverse, hessian.coupling()
+        return TagMember(classifiers, *map(_nested, point), *(_nested(part, digits=4) for part in parts))
+
+    def probability(self, votes: TagVotes) -> Floats:
+        """(n, T): the probability that each tag is true of each picture."""
+        return _sigmoid(self._log_odds(votes)[0])
+
+    def interval(self, votes: TagVotes) -> tuple[Floats, Floats]:
+        """(n, T) twice: 95 % interval of the probability that very many labelled pictures would give.
+
+        Every block counts with its weakest penalty, also those that were not chosen: what few pictures cannot tell is
+        not known to be nothing.
+        """
+        odds, variance = self._log_odds(votes)
+        half = Z95 * np.sqrt(np.maximum(variance, 0.0))  # its parts are rounded
+        return _sigmoid(odds - half), _sigmoid(odds + half)
+
+    def _log_odds(self, votes: TagVotes) -> tuple[Floats, Floats]:
+        """(n, T) twice: the log odds of each tag, and their variance."""
+        if not self.members:
+            raise FitError("the calibrator of tags has not been fitted; call fit(labelled_votes) first")
+        if (votes.tags, votes.sources) != (self.tags, self.sources):
+            raise DataError("these votes are on other tags or of other sources than the fitted ones; fit again")
+        answered = votes.asked[:, [group[0] for group in votes.groups()]]
+        odds, variance = np.zeros((2, len(votes), len(self.tags)))
+        left = np.ones(len(votes), bool)
+        for member in self.members:
+            fits = left & answered[:, list(member.classifiers)].all(axis=1)
+            left &= ~fits
+            step = max(1, CELLS // (len(self.tags) * (len(member.common) + len(member.own[0]))))
+            places = np.flatnonzero(fits)
+            for rows in (places[at : at + step] for at in range(0, len(places), step)):
+                odds[rows], variance[rows] = member.log_odds(self._design(votes.take(rows), member.classifiers))
+        return odds, variance
+
+    def _design(self, votes: TagVotes, classifiers: Sequence[int]) -> Design:
+        """The columns of every (picture, tag), from the answers of some classifiers."""
+        columns: dict[Block, list[Floats]] = {block: [] for block in (*COMMON, *BY_TAG)}
+        returned, groups, every = votes.ranks > 0, votes.groups(), np.ones((len(votes), len(self.tags)))
+        columns["votes"], columns["offset"] = [every], [every]
+        content = np.zeros_like(every)
+        for number in classifiers:
+            (base, *views), scale = groups[number], self.scales[number]
+            ranks, scores, back = votes.ranks[:, base], votes.scores[:, base], returned[:, base]
+            odds, shares = scale.log_odds(ranks, scores), scale.shares(ranks, scores)
+            known = back & np.isfinite(scores)
+            rest = np.log1p(shares.sum(axis=1, keepdims=True) - shares)
+            content += shares / len(classifiers)
+            columns["votes"].append(back.astype(np.float64))
+            columns["reliability"].append(columns["votes"][-1])
+            if scale.kind != "rank":
+                columns["score"].append(odds)
+                columns["slope"].append(odds)
+            columns["bend"] += [np.where(known, np.maximum(odds - knot, 0.0), 0.0) for knot in scale.knots]
+            columns["place"].append(np.log(np.maximum(ranks, 1)))
+            columns["crowd"] += [back * rest, ~back * rest]
+            if views:
+                asked = np.maximum(votes.asked[:, views].sum(axis=1), 1)[:, None]
+                odds = scale.log_odds(votes.ranks[:, views], votes.scores[:, views]).sum(axis=1) / asked
+                columns["views"] += [returned[:, views].sum(axis=1) / asked, odds]
+        if len(classifiers) > 1:
+            heads = [groups[number][0] for number in classifiers]
+            columns["agreement"].append(np.log(np.maximum(returned[:, heads].sum(axis=1), 1)))
+        if classifiers:
+            columns["companions"] += [content[:, [tag]] * (np.arange(len(self.tags)) != tag) for tag in self.companions]
+        return Design(*Design.stack(columns, COMMON), *Design.stack(columns, BY_TAG))
+
+
+class Design(NamedTuple):
+    """The columns of (picture, tag) rows, and the block that each belongs to."""
+
+    common: Floats
+    """(n, T, G)."""
+    common_blocks: tuple[Block, ...]
+    own: Floats
+    """(n, T, K)."""
+    own_blocks: tuple[Block, ...]
+
+    @staticmethod
+    def stack(columns: dict[Block, list[Floats]], blocks: Sequence[Block]) -> tuple[Floats, tuple[Block, ...]]:
+        """The columns of some blocks as one array, and the block of each."""
+        names = tuple(block for block in blocks for _ in columns[block])
+        return np.stack([column for block in blocks for column in columns[block]], axis=-1), names
+
+
+Point = tuple[Floats, Floats]
+"""The parameters: (G,) of the common columns, and (T, K) of each tag's own."""
+
+
+class Hessian(NamedTuple):
+    """The Hessian of the penalised loss: one block for the common columns, one for each tag, and what joins them."""
+
+    common: Floats
+    """(G, G)."""
+    joint: Floats
+    """(T, G, K)."""
+    own_inverse: Floats
+    """(T, K, K)."""
+
+    def coupling(self) -> Floats:
+        """(T, G, K): how a tag's own parameters follow the common ones."""
+        return self.joint @ self.own_inverse
+
+    def schur(self) -> Floats:
+        """(G, G): the curvature in the common parameters where each tag's own follow them."""
+        return self.common - np.einsum("tgk,thk->gh", self.coupling(), self.joint)
+
+    def solve(self, common: Floats, own: Floats) -> Point:
+        """The Newton step for a gradient."""
+        step = np.linalg.solve(self.schur(), common - np.einsum("tgk,tk->g", self.coupling(), own))
+        return step, np.einsum("tkl,tl->tk", self.own_inverse, own - np.einsum("tgk,g->tk", self.joint, step))
+
+
+@dataclass(frozen=True, eq=False)
+class TagRows:
+    """The distinct rows of labelled pictures, sorted by tag, and what came true of each picture."""
+
+    common: Floats
+    """(R, G)."""
+    own: Floats
+    """(R, K)."""
+    parts: tuple[slice, ...]
+    """(T,): the rows of each tag."""
+    kind: Places
+    """(n, T): the row of each picture and tag."""
+    truths: Bools
+    """(n, T)."""
+    design: Design
+
+    @classmethod
+    def tabulate(cls, labelled: LabelledTagVotes, design: Design) -> Self:
+        """The rows of labelled pictures."""
+        kind, tables, ends = np.zeros(labelled.truths.shape, np.intp), [], [0]
+        for tag in range(len(labelled.tags)):
+            table = np.concatenate([design.common[:, tag], design.own[:, tag]], axis=1)
+            packed = np.ascontiguousarray(table).view(f"V{8 * table.shape[1]}").ravel()
+            _, first, place = np.unique(packed, return_index=True, return_inverse=True)
+            kind[:, tag] = ends[-1] + place
+            tables.append(table[first])
+            ends.append(ends[-1] + len(first))
+        common, own = np.split(np.concatenate(tables), [design.common.shape[2]], axis=1)
+        return cls(common, own, tuple(slice(*pair) for pair in pairwise(ends)), kind, labelled.truths, design)
+
+    def counts(self, pictures: Bools | slice = slice(None)) -> tuple[Floats, Floats]:
+        """(R,) twice: how many of the pictures have each row, and of how many of these its tag is true."""
+        kind, size = self.kind[pictures].ravel(), len(self.own)
+        present: Floats = np.bincount(kind, self.truths[pictures].ravel(), size).astype(np.float64)
+        return np.bincount(kind, minlength=size).astype(np.float64), present
+
+    def blocks(self) -> set[Block]:
+        """The blocks that have a column which is not 0 everywhere."""
+        blocks = (*self.design.common_blocks, *self.design.own_blocks)
+        sizes = np.abs(np.concatenate([self.common, self.own], axis=1)).sum(axis=0)
+        return {block for block, size in zip(blocks, sizes.tolist(), strict=True) if size}
+
+    def zero(self) -> Point:
+        """Parameters of 0."""
+        return np.zeros(self.common.shape[1]), np.zeros((len(self.parts), self.own.shape[1]))
+
+    def held_out(self, strengths: dict[Block, float], fold: Places, start: Point | None = None) -> tuple[Floats, Point]:
+        """(n,): the log loss of each picture under parameters fitted on the other folds; and those of the last fit."""
+        losses, point = np.zeros(len(fold)), start or self.zero()
+        for part in range(int(fold.max()) + 1):
+            point = self.minimise(strengths, *self.counts(fold != part), point)
+            odds = self.log_odds(point)[self.kind[fold == part]]
+            losses[fold == part] = (np.logaddexp(0.0, odds) - odds * self.truths[fold == part]).sum(axis=1)
+        return losses, point
+
+    def ridge(self, strengths: dict[Block, float]) -> Point:
+        """The ridge penalties of the columns; infinite where a block is left out."""
+        common, own = (
+            np.array([strengths.get(block, np.inf) for block in blocks], np.float64)
+            for blocks in (self.design.common_blocks, self.design.own_blocks)
+        )
+        return common, own
+
+    def minimise(self, strengths: dict[Block, float], total: Floats, present: Floats, start: Point) -> Point:
+        """The parameters of least penalised loss, by Newton steps; those of blocks that are left out are 0."""
+        ridge = self.ridge(strengths)
+        used = tuple(np.isfinite(penalty) for penalty in ridge)
+        rows = replace(self, common=self.common[:, used[0]], own=self.own[:, used[1]])
+        ridge = ridge[0][used[0]], ridge[1][used[1]]
+        point = rows._descend(total, present, ridge, (start[0][used[0]], start[1][:, used[1]]))
+        common, own = self.zero()
+        common[used[0]], own[:, used[1]] = point
+        return common, own
+
+    def _descend(self, total: Floats, present: Floats, ridge: Point, point: Point) -> Point:
+        def loss(point: Point, odds: Floats) -> float:
+            penalty = ridge[0] @ point[0] ** 2 + (ridge[1] * point[1] ** 2).sum()
+            return float(total @ np.logaddexp(0.0, odds) - present @ odds + penalty / 2)
+
+        odds = self.log_odds(point)
+        value = loss(point, odds)
+        for _ in range(100):
+            gap = total * _sigmoid(odds) - present
+            slope = self.common.T @ gap + ridge[0] * point[0]
+            own_slope = np.stack([self.own[part].T @ gap[part] for part in self.parts]) + ridge[1] * point[1]
+            step = self.hessian(odds, total, ridge).solve(slope, own_slope)
+            fall, size = float(slope @ step[0] + (own_slope * step[1]).sum()), 1.0
+            if fall < LEAST_FALL:
+                break
+            while size > 1e-6:
+                trial = point[0] - size * step[0], point[1] - size * step[1]
+                odds = self.log_odds(trial)
+                if (reached := loss(trial, odds)) <= value - 1e-4 * size * fall:
+                    break
+                size /= 2
+            point, value = trial, reached
+        return point
+
+    def hessian(self, odds: Floats, total: Floats, ridge: Point) -> Hessian:
+        """The Hessian of the penalised loss."""
+        chance = _sigmoid(odds)
+        weight = (total * chance * (1.0 - chance))[:, None]
+        common, weighted = (self.common * weight).T @ self.common + np.diag(ridge[0]), self.own * weight
+        joint = np.stack([self.common[part].T @ weighted[part] for part in self.parts])
+        own = np.stack([self.own[part].T @ weighted[part] for part in self.parts]) + np.diag(ridge[1])
+        return Hessian(common, joint, np.asarray(np.linalg.inv(own), np.float64))
+
+    def log_odds(self, point: Point) -> Floats:
+        """(R,)."""
+        common, weights = point
+        own = [self.own[part] @ weight for part, weight in zip(self.parts, weights, strict=True)]
+        odds: Floats = self.common @ common + np.concatenate(own)
+        return odds
+
+
+def _subsets(classifiers: int) -> list[tuple[int, ...]]:
+    """The sets of classifiers that have parameters of their own, the largest first.
+
+    All, all but one, the first ones, each alone, and none. A picture that another set answered is judged by the
+    largest of these within it.
+    """
+    every = tuple(range(classifiers))
+    without = [every[:gap] + every[gap + 1 :] for gap in every]
+    found = {every, *without, *(every[:count] for count in every), *((one,) for one in every), ()}
+    return sorted(found, key=lambda subset: (-len(subset), subset))
+
+
+def _nested(values: NDArray[np.generic], digits: int = 17) -> Any:
+    """An array as nested tuples of numbers with so many significant digits."""
+    if values.ndim > 1:
+        return tuple(_nested(part, digits) for part in values)
+    return tuple(float(f"{value:.{digits}g}") for value in values.tolist())
+
+
+def _sigmoid(odds: Floats) -> Floats:
+    from scipy.special import expit
+
+    chance: Floats = expit(odds)
+    return chance
