@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from looktwice.calibration.votes import Row
-from looktwice.classifiers.base import Answer, AnyClassifier, Naming, Terms, size_in_bytes
+from looktwice.classifiers.base import Answer, AnyClassifier, Naming, Terms
 from looktwice.engine.budget import Spend
 from looktwice.engine.canaries import Canaries, Canary
+from looktwice.engine.estimate import Estimate, estimate
 from looktwice.engine.ledger.ledger import Ledger
 from looktwice.engine.ledger.places import close_ledger
 from looktwice.engine.limits import Polling
@@ -40,7 +40,7 @@ from looktwice.engine.query import (
     label_of,
 )
 from looktwice.engine.runner import Runner, Settings
-from looktwice.errors import ClassifierError, ImageError
+from looktwice.errors import ClassifierError
 from looktwice.images.collection import Picture
 from looktwice.images.image import Image
 from looktwice.phrasing import AS_DESCRIBED, Phrasing
@@ -62,60 +62,6 @@ MOST_OPENED, OPENED_BYTES = 32, 2_000_000
 WORKERS = os.cpu_count() or 1
 """Threads that decode photos, render views and prepare them; more would cost memory and gain nothing."""
 NOT_IN_A_BATCH = Failure(Cause.STOPPED, "the query has no answer in a batch yet; run the same command again")
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """An estimate of what a run would ask, without retries and canaries; identical queries count once."""
-
-    pictures: int
-    unreadable: int
-    """Pictures that would not be scored, because they cannot be read."""
-    questions: int
-    hits: int
-    """Questions whose answers the ledger has."""
-    queries: int
-    """Questions that would be sent."""
-    micros: int
-    """Their cost in millionths of the currency: exact for a price a query, estimated for prices by the token."""
-    seconds: float | None
-    """Seconds that takes at the allowed rate; None where nothing limits the rate."""
-    unfamiliar: int = 0
-    """Pictures of another kind than the profile's, as far as it can tell."""
-    width: int = 0
-    height: int = 0
-    """Of the largest picture, as its views are drawn."""
-    question_bytes: int | None = None
-    """The bytes of a query about it as sent to the classifier; None where they are not known."""
-    input_tokens: int = 0
-    output_tokens: int = 0
-    """Their estimated tokens, where they are billed by the token."""
-    most_micros: int = 0
-    """What they can cost at the most, which a budget must cover while they are in flight."""
-    remaining: int | None = None
-    """Queries that the budget still covers, at a typical price; None where nothing limits them."""
-
-    def __add__(self, other: Estimate) -> Estimate:
-        """The estimate for the pictures of both, one after the other; the largest picture is the larger of the two."""
-        limited = [each.seconds for each in (self, other) if each.seconds is not None]
-        largest = max(self, other, key=lambda each: each.width * each.height)
-        return Estimate(
-            pictures=self.pictures + other.pictures,
-            unreadable=self.unreadable + other.unreadable,
-            questions=self.questions + other.questions,
-            hits=self.hits + other.hits,
-            queries=self.queries + other.queries,
-            micros=self.micros + other.micros,
-            seconds=sum(limited) if limited else None,
-            unfamiliar=self.unfamiliar + other.unfamiliar,
-            width=largest.width,
-            height=largest.height,
-            question_bytes=largest.question_bytes,
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            most_micros=self.most_micros + other.most_micros,
-            remaining=self.remaining,
-        )
 
 
 class QueryEngine:
@@ -438,49 +384,9 @@ class QueryEngine:
     async def estimate(self, pictures: Iterable[Picture], panel: Panel, screen: Screen = NO_SCREEN) -> Estimate:
         """What `ask` would send for these pictures, looked up in the ledger without asking."""
         check_words(self.classifier, panel)
-        return await asyncio.to_thread(self._estimate, pictures, panel, screen)
-
-    def _estimate(self, pictures: Iterable[Picture], panel: Panel, screen: Screen) -> Estimate:
-        counts, seen = Counter[str](), set[str]()
-        largest: Image | None = None
-        for picture in pictures:
-            if self.stopped:
-                break
-            opened = self._opened(picture, panel, None, screen, prepares=False)
-            counts["pictures"] += 1
-            if isinstance(opened, Unscored):
-                counts["unreadable"] += opened.cause is Cause.UNREADABLE
-                counts["unfamiliar"] += opened.cause is Cause.UNFAMILIAR
-                continue
-            counts["unfamiliar"] += screen.unfamiliar(opened.descriptor) is not None
-            if largest is None or opened.image.pixels.size > largest.pixels.size:
-                largest = opened.image
-            if opened.image.digest in seen:
-                continue
-            seen.add(opened.image.digest)
-            missing = [query for query in opened.queries if query.answer is None]
-            counts.update(questions=len(opened.queries), hits=len(opened.queries) - len(missing), queries=len(missing))
-            for query in missing:
-                quote = self.quote(opened.image, query.question.phrasing if query.question else AS_DESCRIBED)
-                counts.update(micros=quote.expected, most_micros=quote.most)
-                counts.update(input_tokens=quote.tokens.input, output_tokens=quote.tokens.output)
-        rate = self.terms.per_second
-        names = ("pictures", "unreadable", "questions", "hits", "queries", "micros")
-        return Estimate(
-            **{**dict.fromkeys(names, 0), **counts},
-            **(self._weight(largest) if largest else {}),
-            seconds=counts["queries"] / rate if rate else None,
-            remaining=self.runner.remaining(),
-        )
-
-    def _weight(self, image: Image) -> dict[str, Any]:
-        """What a query about this picture takes."""
-        height, width, _ = image.pixels.shape
-        try:
-            weight = size_in_bytes(self.classifier.prepare(image.pixels))
-        except ImageError:  # the classifier does not take it
-            weight = None
-        return {"width": width, "height": height, "question_bytes": weight}
+        following = takewhile(lambda _: not self.stopped, pictures)
+        opened = (self._opened(each, panel, None, screen, prepares=False) for each in following)
+        return await asyncio.to_thread(estimate, self, opened, screen)
 
     # Batches -------------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,8 @@ from looktwice.decisions.verdict_files import ScoreFile
 from looktwice.decisions.verdict_files import record as verdict_record
 from looktwice.engine.budget import Money
 from looktwice.engine.check import Checkup
-from looktwice.engine.engine import Estimate, QueryEngine
+from looktwice.engine.engine import QueryEngine
+from looktwice.engine.estimate import Estimate
 from looktwice.engine.ledger.places import OFF, POSTGRES
 from looktwice.engine.options import NUMBERS, WHOLE, AskKeywords, AskOptions, run
 from looktwice.engine.outcome import Cause, Progress, Unscored

@@ -26,7 +26,7 @@ from looktwice.decisions.profile import Profile
 from looktwice.decisions.stream import Monitor
 from looktwice.decisions.transferring import Transferred
 from looktwice.decisions.verdict import Verdict
-from looktwice.engine.engine import Estimate
+from looktwice.engine.estimate import Estimate
 from looktwice.engine.options import AskKeywords, AskOptions
 from looktwice.engine.outcome import Unscored
 from looktwice.engine.query import OnAnswer, askable
