@@ -26,7 +26,16 @@ from looktwice.errors import UntrustedError
 from looktwice.images.datasets import open_labelled as labelled
 
 DEMO = Path(str(files("looktwice") / "demo"))
-WATCHED = ("socket.", "subprocess.", "os.exec", "os.posix_spawn", "os.fork", "os.system")
+WATCHED = (
+    "socket.connect",
+    "socket.getaddrinfo",
+    "socket.sendto",
+    "subprocess.",
+    "os.exec",
+    "os.posix_spawn",
+    "os.fork",
+    "os.system",
+)
 SEEN: list[str] = []
 """What Python reports of processes, connections and the stranger's module."""
 

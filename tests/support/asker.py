@@ -87,10 +87,10 @@ def write(order: Order, verdicts: Iterable[Verdict | Unscored]) -> None:
     """The verdicts as the command line would write them, as far as the driver reads them."""
     with open(order.out, "w", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow(("name", "label", "votes"))
+        rows.writerow(("name", "label", "asked"))
         for verdict in verdicts:
             if isinstance(verdict, Verdict):
-                rows.writerow((verdict.name, verdict.label, json.dumps([label for _, label in verdict.votes])))
+                rows.writerow((verdict.name, verdict.label, json.dumps([asdict(each) for each in verdict.asked])))
 
 
 def hurry(beat: float) -> None:

@@ -10,6 +10,7 @@ documented one.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import re
@@ -37,6 +38,7 @@ from workshop import command, write_pictures, write_profile
 from looktwice.images.collection import find, read_truths
 from looktwice.images.image import encode_png
 from support import engines
+from support.verdicts import verdict
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STOPPED = {signal.SIGINT: 3, signal.SIGTERM: 143, signal.SIGHUP: 129}
@@ -95,11 +97,11 @@ class Shutdowns:
         """A profile, and for a page pictures and verdicts about them."""
         write_profile(self.folder / "profile.json", self.server.describe(self.folder))
         self.photos.mkdir()
-        lines = ["name,label,confidence,base,votes,decision"]
+        lines: list[str] = []
         for place, pixels in enumerate(noise(self.dice, 400)):
             (self.photos / f"{place:03}.png").write_bytes(encode_png(pixels))
-            lines.append(f"{place:03}.png,ant,0.6,ant,[],")
-        (self.folder / "verdicts.csv").write_text("\n".join(lines) + "\n")
+            lines.append(json.dumps(verdict(f"{place:03}.png", "ant", 0.6).to_dict()))
+        (self.folder / "verdicts.jsonl").write_text("\n".join(lines) + "\n")
 
     @property
     def photos(self) -> Path:
@@ -115,7 +117,7 @@ class Shutdowns:
         if self.kind == "label":
             return ("label", self.photos, *named, "-o", self.folder / "labels.csv", *asking, *serving)
         if self.kind == "review":
-            return ("review", self.folder / "verdicts.csv", self.photos, "-o", self.folder / "labels.csv", *serving)
+            return ("review", self.folder / "verdicts.jsonl", self.photos, "-o", self.folder / "labels.csv", *serving)
         if self.kind == "fit":
             return ("fit", pictures, *named, "--views", "mirror rotation:20*3", "-o", self.folder / "new.json", *asking)
         return ("score", pictures, *profile, "-o", self.folder / f"verdicts-{place}.csv", *asking)

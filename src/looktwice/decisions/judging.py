@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from itertools import count, islice
+from math import isfinite
 
 import numpy as np
 
@@ -171,7 +172,8 @@ def _verdicts(votes: Votes, rows: Sequence[Row], classifier: str, policy: Policy
 def _asked(row: Row, panel: Sequence[str], classifier: str) -> tuple[Asked, ...]:
     labels = (row.base, *row.views)
     lists = row.lists or ((),) * len(labels)
-    scores = [ranked[0][1] if ranked else None for ranked in lists]
+    firsts = [ranked[0][1] if ranked else None for ranked in lists]
+    scores = [score if score is not None and isfinite(score) else None for score in firsts]
     queries = zip((AGAIN, *panel), labels, scores, strict=True)
     return tuple(Asked(classifier, view, label, score) for view, label, score in queries)
 
