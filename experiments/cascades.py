@@ -408,9 +408,8 @@ PAIRS: dict[str, Callable[[], Pool]] = {
     "ICONCLASS": lambda: saints("ICONCLASS").under([0, 2]),
     "ferplus": lambda: faces("ferplus").under([0, 2]),
     "ArtDL, 1,000 labels": lambda: replace(PAIRS["ArtDL"](), name="ArtDL, 1,000 labels", labelled=1000),
-    "ICONCLASS, weak": lambda: replace(saints("ICONCLASS").under([0, 1]), name="ICONCLASS, weak"),
 }
-"""Two classifiers each: the cheapest and the one that is right most often; the weak are the two cheapest."""
+"""Two classifiers each: the cheapest and the one that is right most often."""
 POOLS: dict[str, Callable[[], Pool]] = {
     "ArtDL": partial(saints, "ArtDL"),
     "ICONCLASS": partial(saints, "ICONCLASS"),

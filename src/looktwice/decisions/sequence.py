@@ -5,7 +5,8 @@ sequence; c_k is the confidence after k of them. Going on to j sources lowers th
 with r_kj = Σ(loss_k − loss_j) / Σ(1 − c_k) over held-out pictures, and costs the prices in between. One stops as soon
 as no j saves λ of loss for each unit of money: at c_k ≥ 1 − λ/r_k, r_k being the best r_kj by price. So a single λ
 gives the confidence that is enough after each source, and its values give the points of the frontier of loss against
-price. One confidence for all sources does as well for two of them and worse for more (experiments/cascades.py).
+price. One confidence for all sources is about as good: the same for two of them, worse for four face APIs on FER+,
+better with GPT-4V among them (experiments/cascades.py, results/cascades_rules.csv).
 
 Everything is measured on held-out folds. `find` repeats the whole choice within each fold before it judges the fold, so
 the outcome that it returns, of pictures at whichever source they stopped, is what a guarantee may rest on.
