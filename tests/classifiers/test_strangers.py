@@ -108,7 +108,9 @@ def test_a_folder_from_a_stranger_does_nothing_and_one_line_says_what_to_do(
     assert not (tmp_path / "watched").exists(), (tmp_path / "watched").read_text()
     assert not (home / "ran").exists()
     assert {name: each.returncode for name, each in done.items()} == {name: name in REFUSED for name in done}, said
-    assert [name for name in REFUSED if "looktwice trust profile.json" not in said[name].rpartition("rror: ")[2]] == []
+    assert [
+        name for name in REFUSED if "looktwice trust profile.json" not in said[name].lower().rpartition("error: ")[2]
+    ] == []
     assert [name for name in REFUSED if done[name].args[1] == "-m" and done[name].stderr.count("\n") != 1] == []
     with pytest.raises(BlockingIOError):
         listener.accept()

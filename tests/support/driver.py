@@ -60,9 +60,9 @@ class Asker:
             return {}
         with path.open(newline="") as file:
             rows = [row for row in csv.DictReader(file) if row["label"]]
-        answers = ([each["label"] for each in json.loads(row["asked"])] for row in rows)
         return {
-            row["name"].partition("#")[2]: f"{row['label']} {said}" for row, said in zip(rows, answers, strict=True)
+            row["name"].partition("#")[2]: f"{row['label']} {[each['label'] for each in json.loads(row['asked'])]}"
+            for row in rows
         }
 
 
