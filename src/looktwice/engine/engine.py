@@ -11,7 +11,7 @@ import os
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -251,7 +251,7 @@ class QueryEngine:
         on_answer: OnAnswer | None,
     ) -> list[Row | Unscored]:
         """Ask about one picture, or several where that is free, round by round, until each has enough answers."""
-        async with self._memory.opening:
+        async with self._memory.opening(len(pictures)):
             await self._memory.has_room.wait()
             if halt := self.runner.halt:
                 return [Unscored(picture.name, halt.cause, halt.message) for picture in pictures]
@@ -436,10 +436,14 @@ class Memory:
     """Bounds the pictures that are opened at a time, by their number and their pixels."""
 
     def __init__(self, most: int) -> None:
-        self.opening = asyncio.Semaphore(WORKERS)
+        self._singly, self._together = asyncio.Semaphore(WORKERS), asyncio.Lock()
         self.has_room = asyncio.Event()
         self.has_room.set()
         self._most, self._held = most, 0
+
+    def opening(self, pictures: int) -> AbstractAsyncContextManager[None]:
+        """The right to open pictures; small ones, opened together, would keep each other from the interpreter."""
+        return self._singly if pictures == 1 else self._together
 
     def take(self, size: int) -> None:
         """Count bytes that are held from now on; a negative number gives them back."""
