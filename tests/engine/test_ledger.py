@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import count, pairwise
 from pathlib import Path
 
@@ -330,6 +330,32 @@ def test_a_forked_child_opens_a_ledger_of_its_own(tmp_path: Path) -> None:
         assert os.waitpid(child, 0)[1] == 0
         assert len(ledger.find([entry(number).key for number in (1, 2, 3)])) == 2
     assert maintenance.verify(path) == []
+
+
+def test_a_forked_child_keeps_its_log_when_its_parent_closes(tmp_path: Path) -> None:
+    """SQLite in the child would believe that it holds the locks of its parent, who would then delete the log."""
+    path = tmp_path / "ledger.db"
+    parent = open_ledger(str(path))
+    settle(parent, claim(parent, [1]), Answer("ant"))
+    (claimed, tell), (closed, go_on) = os.pipe(), os.pipe()
+    if not (child := os.fork()):
+        with suppress(BaseException):
+            own = open_ledger(str(path))
+            granted = claim(own, [2])
+            os.write(tell, b"x")
+            os.read(closed, 1)
+            settle(own, granted, Answer("bee"))
+            close_ledger(own)
+            os._exit(0)
+        os._exit(1)
+    os.read(claimed, 1)
+    close_ledger(parent)
+    kept = (tmp_path / "ledger.db-wal").exists()
+    os.write(go_on, b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert kept
+    with ledger_at(path) as ledger:
+        assert len(ledger.find([entry(number).key for number in (1, 2)])) == 2
 
 
 def test_the_default_path_is_the_projects_or_in_the_users_data_folder(

@@ -12,6 +12,7 @@ import re
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -55,9 +56,28 @@ class SqliteDatabase:
             self._db = self._reader = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
             create(self._db)
         else:
-            self._db = open_to_write(path)
-            self._reader = open_to_read(path)
+            self._open(path)
             self._inode = path.stat().st_ino
+            _OPEN.add(self)
+
+    def _open(self, path: Path) -> None:
+        self._db, self._reader = open_to_write(path), open_to_read(path)
+
+    def let_go(self) -> None:
+        """Close the file, before this process forks: a child that opens it would take over our locks, and hold none."""
+        self._lock.acquire()
+        self._reading.acquire()
+        self._reader.close()
+        self._db.close()
+
+    def go_on(self) -> None:
+        """Open the file again."""
+        try:
+            if self._path:
+                self._open(self._path)
+        finally:
+            self._reading.release()
+            self._lock.release()
 
     def begin(self) -> float:
         if self._path and not _is_at(self._path, self._inode):
@@ -120,11 +140,30 @@ class SqliteDatabase:
         return isinstance(error, sqlite3.Error) and _code(error) in FULL
 
     def close(self) -> None:
+        _OPEN.discard(self)
         with self._reading:  # a thread may be looking something up
             self._reader.close()
         with suppress(sqlite3.Error):  # a reader of another process that closes last would leave the log behind
             self.empty_log()
         self._db.close()
+
+
+_OPEN = weakref.WeakSet[SqliteDatabase]()
+"""The files that this process has open."""
+
+
+def _before_fork() -> None:
+    for database in list(_OPEN):
+        database.let_go()
+
+
+def _after_fork() -> None:
+    for database in list(_OPEN):
+        database.go_on()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_OPEN.clear)
 
 
 def _is_at(path: Path, inode: int) -> bool:
