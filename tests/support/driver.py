@@ -147,7 +147,9 @@ class Driver:
         """Wait for all; those with a budget end with this code. All have their verdicts, and nobody has others."""
         everybody: dict[str, str] = {}
         for asker in self.askers:
-            ended, said, verdicts = asker.process.wait(300), asker.errors.read_text(), asker.verdicts()
+            ended, said = asker.process.wait(300), asker.errors.read_text()
+            asker.killed &= ended != 0  # it had just come to its end
+            verdicts = asker.verdicts()
             assert ended == (-signal.SIGKILL if asker.killed else code if asker.order.budget else 0), said
             assert "Traceback" not in said, said
             assert ended or len(verdicts) == self.counts[Path(asker.order.pictures).stem], (
