@@ -78,8 +78,8 @@ def check_writable(path: Path, kinds: Sequence[str] = ()) -> None:
             f"{str(path)!r} cannot be written ({error.strerror}); change its rights or name another"
         ) from None
     if free < FREE_BYTES:
-        room = f"{free / 1e6:.1f} MB are free where {str(path)!r} is to go, and {FREE_BYTES / 1e6:.0f} are needed"
-        raise DataError(f"{room}; free some space")
+        shortage = f"{free / 1e6:.1f} MB are free where {str(path)!r} is to go, and {FREE_BYTES / 1e6:.0f} are needed"
+        raise DataError(f"{shortage}; free some space")
 
 
 def data_folder() -> Path:

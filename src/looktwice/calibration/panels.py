@@ -103,8 +103,8 @@ def _plan(pilot: int, rest: int, candidates: int, longest: int) -> Plan:
         early = [candidates]
         while early[-1] // 2 > last:
             early.append(early[-1] // 2)
-        room = (candidates + 1) / 2 - (last + 1)
-        share = min(EARLY, room / (sum(early) / len(early) - last or 1))
+        spare = (candidates + 1) / 2 - (last + 1)
+        share = min(EARLY, spare / (sum(early) / len(early) - last or 1))
         if share >= LEAST:
             few = math.floor(pilot * share / len(early))
             rungs = (*(Rung(few, views) for views in early), Rung(pilot - few * len(early), last))

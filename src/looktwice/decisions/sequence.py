@@ -160,8 +160,8 @@ def choose(points: Iterable[Point], max_price: float = np.inf, max_queries: floa
     If none is within the limits, the cheapest of all.
     """
     every = list(points)
-    room = 1.0 + 1e-9  # the mean of equal prices may be a rounding above them
-    allowed = [point for point in every if point.price <= room * max_price and point.queries <= room * max_queries]
+    slack = 1.0 + 1e-9  # the mean of equal prices may be a rounding above them
+    allowed = [point for point in every if point.price <= slack * max_price and point.queries <= slack * max_queries]
     if not allowed:
         return min(every, key=lambda point: (point.price, point.loss))
     best = min(allowed, key=lambda point: point.loss)

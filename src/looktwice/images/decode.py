@@ -304,7 +304,7 @@ def _gif_frame(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _webp(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
-    """The first frame. Its size is checked here because opening already makes room for the pixels.
+    """The first frame. Its size is checked here because opening already allocates the pixels.
 
     Pillow's reader holds up to 22 bytes a pixel, the others 14, so that only 5 of 8 pixels may come as WebP.
     """
@@ -389,7 +389,7 @@ def _tiff(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
 
 def _tiff_essential(data: bytes) -> bytes:
     """The TIFF with one page, whose directory holds only sound entries that matter for its pixels."""
-    directory, kept, room = _Directory.of(data), {}, len(data)
+    directory, kept, unread = _Directory.of(data), {}, len(data)
     if directory.start < 8 * (directory.offset.size // 4):
         raise ImageError("broken or cut off (a TIFF directory inside the header); replace the file")
     for tag, kind, values, field in directory.entries(data):
@@ -397,10 +397,10 @@ def _tiff_essential(data: bytes) -> bytes:
         apart = size > len(field)
         if tag in kept or not 0 < values <= _TIFF_LIMITS.get(tag, 0) or not size:
             continue
-        if apart and (size > room or int.from_bytes(field, directory.order) + size > len(data)):
+        if apart and (size > unread or int.from_bytes(field, directory.order) + size > len(data)):
             continue
         kept[tag] = (tag, kind, values, field)
-        room -= size if apart else 0
+        unread -= size if apart else 0
     packed, whole = directory.packed(list(kept.values())), memoryview(data)
     return b"".join((whole[: directory.start], packed, whole[directory.start + len(packed) :]))
 

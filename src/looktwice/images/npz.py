@@ -28,7 +28,7 @@ LOCAL_HEADER = struct.Struct("<26xHH")
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the file says of an array that it really has room for."""
+    """The header of an array whose data the file really holds."""
 
     shape: tuple[int, ...]
     kind: "np.dtype[np.generic]"

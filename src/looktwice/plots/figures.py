@@ -272,7 +272,7 @@ def _rule(x1: float, y1: float, x2: float, y2: float, more: str) -> str:
 
 
 def _heading(title: str, remarks: Sequence[str]) -> tuple[str, float]:
-    """Title and remarks, and where the room below them begins."""
+    """Title and remarks, and where the space below them begins."""
     y, parts = 4.0, []
     for words in textwrap.wrap(title, 44):
         y += 17
@@ -284,7 +284,7 @@ def _heading(title: str, remarks: Sequence[str]) -> tuple[str, float]:
 
 
 def _legend(names: Sequence[str], top: float) -> tuple[str, float]:
-    """Names beside samples of their lines, in as many rows as they need, and where the room below begins."""
+    """Names beside samples of their lines, in as many rows as they need, and where the space below begins."""
     x, y, parts = _EDGE, top - 12, []
     for i, name in enumerate(names):
         width = 28 + _LETTER * len(name)
