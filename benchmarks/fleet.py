@@ -21,7 +21,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from workshop import command
+from support.workshop import command
 
 import looktwice
 from looktwice.views import GENERAL

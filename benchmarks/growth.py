@@ -24,15 +24,16 @@ import numpy as np
 from goals import at_least, at_most
 
 from looktwice.calibration.jury import Jury
-from looktwice.classifiers.base import Answer, Pixels, Terms
+from looktwice.classifiers.base import Answer, Limits, Pixels
 from looktwice.decisions import fitting, judging
 from looktwice.decisions.verdict_files import ScoreFile
+from looktwice.engine.channel import Channel
 from looktwice.engine.engine import QueryEngine
-from looktwice.engine.options import fastest_loop
-from looktwice.engine.outcome import Unscored
+from looktwice.engine.query import Unscored
 from looktwice.engine.runner import Settings
 from looktwice.images.collection import Collection, Picture
 from looktwice.images.image import Image, WorkingSize
+from looktwice.model.options import fastest_loop
 from looktwice.plots.figures import Line, lines_svg
 from looktwice.views import Panel
 
@@ -54,7 +55,7 @@ class Instant:
 
     labels = ("bright", "dark")
     fingerprint = "benchmark:instant"
-    terms = Terms(batch=64, concurrency=2, local=True)
+    limits = Limits(batch=64, concurrency=2, local=True)
 
     def prepare(self, pixels: Pixels) -> Pixels:
         return pixels.copy()
@@ -80,7 +81,7 @@ def taught() -> list[Picture]:
 async def score(count: int, views: int, out: Path) -> float:
     """Seconds that a run of `score` takes."""
     panel = Panel.parse(f"gaussian:0.1*{views}")
-    engine = QueryEngine(Instant(), None, Settings(Instant().terms))
+    engine = QueryEngine([Channel(Instant(), None, Settings(Instant().limits))])
     profile = fitting.learn(await fitting.collect(engine, taught(), panel), Jury(), "instant")
     began = time.perf_counter()
     todo = Collection([str(number) for number in range(count)], Made())

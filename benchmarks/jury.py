@@ -43,10 +43,7 @@ def simulated(pictures: int, views: int, classes: int, seed: int = 0) -> Labelle
 
 
 def simulated_lists(pictures: int, views: int, classes: int, listed: int = 5, seed: int = 0) -> LabelledVotes:
-    """Ranked lists with scores: the softmax of logits that a picture and its views share in part.
-
-    Some classes are frequent, so that as many as may have an offset of their own.
-    """
+    """Ranked lists with scores: the softmax of logits that a picture and its views share in part."""
     rng = np.random.default_rng(seed)
     truth = rng.integers(np.where(rng.random(pictures) < 0.5, 60, classes))
     common = 1.2 * rng.standard_normal((pictures, classes), np.float32)
@@ -94,7 +91,7 @@ def times() -> bool:
         quick("Jury of 5,000 pictures, 1,000 classes, 16 views", lambda: jury.Jury().fit(many), 10),
         quick("the same with five labels and their scores", lambda: jury.Jury().fit(ranked), 15),
         at_most("the same, MB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 800),
-        quick("a jury for every number of 16 views", lambda: jury.fit_prefixes(votes), 10),
+        quick("a jury for every number of 16 views", lambda: jury.AdaptiveJury().fit(votes), 10),
         quick("10 of 40 views chosen, 1,000 pictures, 5 folds", lambda: greedy(broad, 10), 20),
         quick("1,000 resamples of all figures, 50,000 pictures", resampled, 5),
     ]

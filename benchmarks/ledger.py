@@ -67,7 +67,7 @@ async def ask(ledger: Ledger | None, questions: int, send: Callable[[], object])
                     send()
                 return
             ledger.find([entry.key for entry in entries])
-            granted = await ledger.claim(Account(WHO, BUDGET), [(entry, 1500 * MICRO) for entry in entries])
+            granted = await ledger.claim(Account(WHO, (BUDGET,)), [(entry, 1500 * MICRO) for entry in entries])
             settled = []
             for claim in granted:
                 assert isinstance(claim, Claim)

@@ -32,11 +32,12 @@ from looktwice.classifiers.registry import connect
 from looktwice.decisions import fitting, judging
 from looktwice.decisions.profile import Profile
 from looktwice.decisions.verdict_files import ScoreFile
+from looktwice.engine.channel import Channel
 from looktwice.engine.engine import QueryEngine
-from looktwice.engine.options import fastest_loop
-from looktwice.engine.outcome import Unscored
+from looktwice.engine.query import Unscored
 from looktwice.engine.runner import Settings
 from looktwice.images.collection import Picture, labelled
+from looktwice.model.options import fastest_loop
 from looktwice.views import GENERAL, base_question, questions, render
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -96,7 +97,7 @@ def _filled(description: str, labels: list[str]) -> str:
 def ready(classifier: OnnxClassifier, pictures: list[Picture]) -> list[Tensor]:
     """All questions about the pictures as batches of numbers."""
     shown = [prepared for picture in pictures for prepared in views(classifier, picture)]
-    size = classifier.terms.batch
+    size = classifier.limits.batch
     return [classifier.tensor(shown[start : start + size]) for start in range(0, len(shown), size)]
 
 
@@ -118,7 +119,9 @@ def score(classifier: OnnxClassifier, pictures: list[Picture], profile: Profile,
     file = ScoreFile(out, {}, pictures)
 
     async def work() -> None:
-        async for verdict in judging.look(QueryEngine(classifier, None, Settings(classifier.terms)), pictures, profile):
+        async for verdict in judging.look(
+            QueryEngine([Channel(classifier, None, Settings(classifier.limits))]), pictures, profile
+        ):
             assert not isinstance(verdict, Unscored)
             file.add(verdict)
 
@@ -133,7 +136,9 @@ def run(work: Callable[[], object]) -> object:
 
 def learned(classifier: OnnxClassifier, pictures: list[Picture], description: Path) -> Profile:
     async def work() -> fitting.Collected:
-        return await fitting.collect(QueryEngine(classifier, None, Settings(classifier.terms)), pictures, GENERAL)
+        return await fitting.collect(
+            QueryEngine([Channel(classifier, None, Settings(classifier.limits))]), pictures, GENERAL
+        )
 
     collected = run(work)
     assert isinstance(collected, fitting.Collected)

@@ -19,9 +19,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from faults import fault_server
+from support.faults import fault_server
 
 from looktwice.classifiers.registry import connect
+from looktwice.engine.channel import Channel
 from looktwice.engine.engine import QueryEngine
 from looktwice.engine.ledger.places import open_ledger
 from looktwice.engine.runner import Settings
@@ -44,7 +45,7 @@ class Made:
 async def ask(description: Path, ledger: Path, count: int) -> None:
     """Ask about as many pictures as it takes for so many questions."""
     classifier = connect(description)
-    engine = QueryEngine(classifier, open_ledger(str(ledger)), Settings(classifier.terms))
+    engine = QueryEngine([Channel(classifier, open_ledger(str(ledger)), Settings(classifier.limits))])
     pictures = (Picture(str(i), None, Made()) for i in range(count // (1 + len(PANEL))))
     async for _ in engine.ask(pictures, PANEL):
         pass

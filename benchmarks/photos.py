@@ -100,7 +100,7 @@ def enlarged(folder: Path) -> Path:
 
 def by_hand(classifier: OnnxClassifier, pictures: list[Picture], reduced: bool) -> None:
     """Decode, resize once, draw, prepare and run, with a thread a processor."""
-    target = classifier.terms.working_size.of(HIGH, WIDE)
+    target = classifier.limits.working_size.scaled(HIGH, WIDE)
     flag = cv2.IMREAD_REDUCED_COLOR_4 if reduced else cv2.IMREAD_COLOR
 
     def work(picture: Picture) -> None:
@@ -123,7 +123,7 @@ def seconds(work: Callable[[], object]) -> float:
 def drawing(classifier: OnnxClassifier) -> float:
     """What drawing and preparing the views of a photo of 12 megapixels costs, of what a photo of 512 px costs."""
     whole = Image.of(photo(0))
-    large = whole.within(classifier.terms.working_size)
+    large = whole.within(classifier.limits.working_size)
     small = Image.of(np.asarray(cv2.resize(whole.pixels, (512, 384), interpolation=cv2.INTER_AREA), np.uint8))
 
     def work(image: Image) -> None:

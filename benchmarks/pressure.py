@@ -28,11 +28,12 @@ from pressed import WAIT, count, server
 
 from looktwice.calibration.votes import Row
 from looktwice.engine.budget import Budget
+from looktwice.engine.channel import Channel
 from looktwice.engine.engine import QueryEngine
 from looktwice.engine.ledger.places import open_ledger
-from looktwice.engine.options import fastest_loop
 from looktwice.engine.runner import Settings
 from looktwice.images.collection import Picture
+from looktwice.model.options import fastest_loop
 
 WIDTH, DELAY = 8, 0.02
 LEARNING = 4.0
@@ -81,8 +82,8 @@ def loop(url: str, sent: list[bytes]) -> int:
 
 async def asked(url: str, noise: Noise, pictures: range, ledger: Path) -> tuple[int, int]:
     classifier = RawPixels(url, WIDTH)
-    settings = Settings(classifier.terms, budget=Budget(queries=10**9))
-    engine = QueryEngine(classifier, open_ledger(str(ledger)), settings)
+    settings = Settings(classifier.limits, budgets=(Budget(queries=10**9),))
+    engine = QueryEngine([Channel(classifier, open_ledger(str(ledger)), settings)])
     try:
         rows = [row async for row in engine.ask((Picture(str(n), None, noise) for n in pictures), PANEL)]
     finally:

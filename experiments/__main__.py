@@ -10,20 +10,21 @@ from itertools import product
 from pathlib import Path
 
 from experiments import (
+    answered,
     baselines,
     cascades,
     closed,
     decisions,
     general,
     guarantees,
+    manifest,
     scores,
     sets,
-    spread,
     stopping,
     tags,
 )
 from experiments.collected import CACHE, MILD16
-from experiments.paper import claims, drawings, jacobian, pages, prescription, tables
+from experiments.paper import claims, drawings, jacobian, pages, prescription, selection, tables
 from experiments.paper.answers import Answers, Meter
 from experiments.paper.grids import Reading, listed, mild
 from experiments.paper.subjects import (
@@ -168,6 +169,21 @@ def _not_judged(what: str, why: str, instead: str) -> str:
     return f"{what} is not judged: {why}; run it without --quick, or with {instead}"
 
 
+SELECTED = (RESNET56.name, "resnet20", *PHOTOS)
+"""The usual networks of `selection`: those whose answers to every chosen setting were asked."""
+
+
+def selected(options: Options) -> None:
+    """Four rules of choosing setting and a, beside the paper's Tables 1 and 2."""
+    path, keys = options.results / "selection.csv", ("dataset", "model", "reading")
+    for subject, reading in product(options.subjects(SELECTED), options.readings):
+        study = options.study(subject, reading)
+        naive = study.answers.logits(subject.tested(study.size)).argmax(axis=1)
+        accuracy = float((naive == subject.truths[subject.tested(study.size)]).mean())
+        merge(path, selection.selected(study, accuracy), keys)
+    print(pages.selection(read(path)))
+
+
 def table3(options: Options) -> None:
     """Transfer of F_n from open models of CIFAR-10 to a closed one of CIFAR-100."""
     closed = options.closed()
@@ -271,9 +287,7 @@ def claimed(options: Options) -> None:
 def page(options: Options) -> None:
     """The tables of experiments/results in docs: a screen of each, and all rows on pages of their own."""
     pages.fill(ROOT / "docs", options.results)
-    decisions.fill(ROOT / "docs" / "method.md", options.results)
-    if (options.results / "baselines.csv").exists():
-        decisions.headline(ROOT / "README.md", options.results)
+    decisions.fill(ROOT / "docs", options.results)
     if (options.results / "scores.csv").exists():
         scores.page(options.results)
 
@@ -281,6 +295,7 @@ def page(options: Options) -> None:
 TASKS: dict[str, Callable[[Options], None]] = {
     "table1": table1,
     "table2": table2,
+    "selection": selected,
     "table3": table3,
     "table4": table4,
     "figure2": figure2,
@@ -297,7 +312,6 @@ EMBEDDED = 480
 DECISIONS = {
     "scores": scores,
     "baselines": baselines,
-    "spread": spread,
     "sets": sets,
     "stopping": stopping,
     "guarantees": guarantees,
@@ -307,10 +321,11 @@ TAKEN = {CLOSED: ("task", "results"), "page": ("task", "results")} | dict.fromke
     (CASCADES, TAGS, *DECISIONS), ("task", "results", "quick")
 )
 """The tasks for which other options have no meaning, and those that they take."""
-ABOUT_TAKEN = "the models and pictures of this task are fixed (docs/method.md#results, docs/closed-systems.md)"
+ABOUT_TAKEN = "the models and pictures of this task are fixed (docs/results)"
 HELP = """\
 table1         Acc, ECE, AUROC, Brier, Var, KS on small pictures (usual models: resnet8, resnet20, resnet32, resnet56)
 table2         the same on photos (usual models: efficientnet, mobilenetv2)
+selection      four rules of choosing setting and a, beside the paper (usual models: resnet56, resnet20, photos)
 table3         transfer: Φ against F_n that was learned on an open model (--open)
 table4         correlations of Var and KS with the calibration, over the runs in Tables 1 and 2
 figure2        Brier against the number of draws
@@ -323,16 +338,17 @@ all            all of these, one after the other, and the pages in docs
 
 The following have models and pictures of their own, and take no options but --results and --quick:
 
-closed         what confidence in answers of real closed systems is worth (docs/closed-systems.md)
+closed         what confidence in answers of real closed systems is worth (docs/results/closed-systems.md)
 cascades       several classifiers: which are asked, in which order and when to stop, beside other ways
 tags           what confidence in tags is worth, with the answers of one, two and three APIs
 scores         what scores and ranked lists are worth beside views, on six models
 baselines      the jury beside other ways to use the same labels, and beside what the model itself could do
-spread         how the probability of the unnamed class is spread
 sets           prediction sets of each kind, beside MAPIE's
-stopping       the Brier score and queries of stopping early, beside what `fit` expects
+stopping       what `fit` pays and chooses, and how that fares, beside asking the general panel always
 guarantees     how often thresholds with a guarantee hold on new pictures
 page           put the tables of experiments/results into docs
+
+stale, refresh [TASK …] and older REASON [TASK …] are about all results: which are older than the code that makes them.
 """
 
 
@@ -409,6 +425,8 @@ def parse(arguments: Sequence[str]) -> tuple[str, Options]:
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the command line says; 1 and one line on the error stream where that cannot be done."""
+    if arguments and arguments[0] in manifest.WORDS:
+        return manifest.main(arguments)
     task, options = parse(arguments)
     try:
         if task == CLOSED:
@@ -419,10 +437,10 @@ def main(arguments: Sequence[str]) -> int:
             tags.main(options.results, options.quick)
         if task in DECISIONS:
             options.results.mkdir(parents=True, exist_ok=True)
+            panels = {"stopping": answered.panel_records, "baselines": general.panel_records}
+            records = panels.get(task, general.records)
             models = (
-                general.small(options.results, EMBEDDED)
-                if options.quick
-                else [each.load() for each in general.records()]
+                general.small(options.results, EMBEDDED) if options.quick else [each.load() for each in records()[:6]]
             )
             DECISIONS[task].main(models, options.results, 2 if options.quick else DECISIONS[task].SPLITS)
         for name in TASKS if task == "all" else (task,):

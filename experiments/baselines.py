@@ -2,44 +2,58 @@
 
 python -m experiments baselines    results/baselines.csv, one line for each model and method
 
-Answers, panels and splits are those of experiments/general.py: the panel was grown on the other models, with pictures
-that are not tested. All methods but the last two see the labels of the picture and of each view of that panel, and the
-truths of the labelled part. Those that give one confidence assign it to the most frequent label and spread the rest
-evenly. Dawid–Skene, GLAD and MACE (crowd-kit, `pip install --group baselines`) learn from the votes about all pictures,
-without truths, and their probabilities get a temperature by the labelled ones; beyond 100 classes they take too long
-and are left out. The last two lines are not label-only: the softmax with a temperature at one query, and the mean log
-probabilities over the same nine queries with a temperature.
+Each model is asked under the panel that was grown on the other five, with pictures of the odd blocks (general.csv);
+pictures of the even blocks are tested. All methods see the labels of the picture and of each view, and the truths of
+the labelled part. Those that give one confidence assign it to the most frequent label and spread the rest evenly.
+Dawid–Skene, GLAD and MACE (crowd-kit) learn from the votes about all pictures, without truths, and their probabilities
+get a temperature by the labelled ones; these and stacking are left out beyond 100 classes. Methods of HIDDEN are not
+label-only: see experiments/hidden.py.
+
+`brier`, `ece` and `auroc` minus those of the jury have 95 % intervals by resampling pictures, the same for all methods
+(experiments/resampled.py); `holm` is the p-value of the difference in Brier score, adjusted for all label-only
+methods and models of the table together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from scipy.special import betaln
+from scipy.special import betaln, log_softmax
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
 from experiments.evaluation import Figures, dense_outcome, figures, means, tempered
-from experiments.general import Answers, Split, left_out_splits
+from experiments.general import Answers
+from experiments.hidden import chosen, dirichlet, weighted_views
+from experiments.resampled import Resampled, holm, resampled
 from experiments.writing import Row, write
-from looktwice.calibration import crossfit, logit
+from looktwice.calibration import Beta, Gaussian, Isotonic, Probit, crossfit
+from looktwice.calibration.base import ShareCalibrator
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import Bools, Codes, Floats, LabelledVotes, base_tally, vote_tally
 
 RESULTS = Path(__file__).parent / "results"
-SPLITS = 20
+SPLITS, VIEWS = 10, 8
 FIGURES = ("accuracy", "ece", "ece_by_chance", "auroc", "base_auroc", "brier", "nll")
-COMMON = 1000.0
-"""The shrinkage at which all views have nearly one weight."""
+OURS = "jury"
+HIDDEN = (
+    "softmax, temperature",
+    "softmax, Dirichlet calibration",
+    "mean logits, temperature",
+    "learned test-time weights",
+)
+"""What only the owner of the model can do: with one query, and with all of them."""
+SHARES: dict[str, type[ShareCalibrator]] = {"Eq. 3": Gaussian, "probit": Probit, "beta": Beta, "isotonic": Isotonic}
+"""Calibrators that look at one number, the share of views that agree."""
 TABLES = 100
 """Classes beyond which these take hours, and Dawid–Skene's tables are too large."""
 Rows = NDArray[np.intp]
@@ -168,17 +182,39 @@ def label_only(crowd: Crowd, fit: Rows, test: Rows) -> Iterator[tuple[Outcome, F
     for name, logs in crowd.aggregated.items():
         yield table(name, logs)
     yield table("vote counts, one temperature", crowd.counts)
-    for name, fitted in (("jury, one common weight", common), ("jury", Jury().fit)):
-        calibrator = fitted(votes.take(fit))
-        own = replace(calibrator, ballot="base").confidence(tested)
-        yield crossfit.outcome(calibrator, tested, name), own
+    if len(votes.vocabulary) <= TABLES:
+        logs = stacked(crowd, fit)[test]
+        yield whole_table("one-hot votes, logistic", logs, truths[test], base, crowd.answers.shape[1])
+    for name, family in SHARES.items():
+        yield by_shares(name, family, votes.take(fit), tested)
+    jury = Jury().fit(votes.take(fit))
+    yield crossfit.outcome(jury, tested, OURS), replace(jury, ballot="base").confidence(tested)
 
 
-def common(labelled: LabelledVotes) -> Jury:
-    """The jury with nearly one weight for all views, and no offsets."""
-    patterns = logit.tabulate(labelled)
-    fitted = Jury(shrinkage=COMMON)._with_parameters(patterns, logit.descend(patterns, COMMON), logit.Offsets())
-    return fitted.with_companions(labelled, labelled)
+def by_shares(
+    name: str, family: type[ShareCalibrator], labelled: LabelledVotes, tested: LabelledVotes
+) -> tuple[Outcome, Floats]:
+    """A calibrator of vote shares, for the label that most views give, and for the base answer."""
+    vote, own = (family(ballot=ballot).fit(labelled) for ballot in ("vote", "base"))
+    return crossfit.outcome(vote, tested, name), own.confidence(tested)
+
+
+def stacked(crowd: Crowd, fit: Rows) -> Floats:
+    """(n, K): log probabilities of a multinomial logistic regression on the one-hot labels of all answers."""
+    classes, truths = len(crowd.votes.vocabulary), crowd.votes.truths
+    table = (crowd.answers[:, :, None] == np.arange(classes)).reshape(len(truths), -1) * 1.0
+
+    def fitted(rows: Rows, penalty: float) -> Callable[[Floats], Floats]:
+        regression = LogisticRegression(C=1.0 / penalty, max_iter=100).fit(table[rows], truths[rows])
+
+        def predict(features: Floats) -> Floats:
+            logs = np.full((len(features), classes), np.log(1e-6))  # of a class that has no labelled picture
+            logs[:, regression.classes_] = np.maximum(regression.predict_log_proba(features), np.log(1e-6))
+            return log_softmax(logs, axis=1)
+
+        return predict
+
+    return chosen(fitted, table, truths, fit)
 
 
 def whole_table(name: str, logs: Floats, truths: Codes, base: Codes, queries: int) -> tuple[Outcome, Floats]:
@@ -186,30 +222,88 @@ def whole_table(name: str, logs: Floats, truths: Codes, base: Codes, queries: in
     return dense_outcome(name, logs, truths, queries), np.exp(logs[np.arange(len(base)), base])
 
 
-def white_box(each: Answers, split: Split) -> Iterator[tuple[Outcome, Floats]]:
+def white_box(each: Answers, fit: Rows, test: Rows) -> Iterator[tuple[Outcome, Floats]]:
     """What the owner of the model could do, with one query and with the panel's."""
-    truths, base = each.votes.truths, each.votes.base[split.test]
-    for name, panel in {"softmax, temperature": [], "mean logits, temperature": split.panel}.items():
-        logs = tempered(each.mean_logs(panel), truths, split.fit)[split.test]
-        yield whole_table(name, logs, truths[split.test], base, 1 + len(panel))
+    truths, base = each.votes.truths, each.votes.base[test]
+    single, views = each.mean_logs([]), range(min(VIEWS, len(each.votes.panel)))
+    tables = {HIDDEN[0]: tempered(single, truths, fit)}
+    if single.shape[1] <= TABLES:
+        tables[HIDDEN[1]] = dirichlet(single, truths, fit)
+    tables[HIDDEN[2]] = tempered(each.mean_logs(views), truths, fit)
+    tables[HIDDEN[3]] = weighted_views(each.logs[:, : 1 + len(views)].astype(np.float64), truths, fit)
+    for name, logs in tables.items():
+        queries = 1 if name.startswith("softmax") else 1 + len(views)
+        yield whole_table(name, logs[test], truths[test], base, queries)
 
 
-def measured(models: Sequence[Answers], each: Answers, splits: int) -> Iterator[Row]:
-    """One line for each method: the means over the splits."""
-    crowds: dict[int, Crowd] = {}
-    found: dict[tuple[str, float], list[Figures]] = {}
-    for split in left_out_splits(models, each, splits):
-        crowd = crowds.setdefault(split.parity, Crowd(split.votes))
-        right = (split.votes.base == split.votes.truths)[split.test]
-        for outcome, own in (*label_only(crowd, split.fit, split.test), *white_box(each, split)):
-            found.setdefault((outcome.name, outcome.queries), []).append(figures(outcome, own, right))
-    for (name, queries), of_splits in found.items():
-        row = {"model": each.title, "method": name, "queries": f"{queries:g}"}
-        yield {**row, **means(of_splits, FIGURES), "splits": str(splits)}
+Hidden = Callable[[Rows, Rows], Iterator[tuple[Outcome, Floats]]]
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """The outcomes of every method on the splits of one set of pictures."""
+
+    title: str
+    pictures: int
+    tested: list[Rows]
+    outcomes: dict[str, list[Outcome]]
+    figures: dict[str, list[Figures]]
+
+    def rows(self) -> Iterator[tuple[Row, Resampled]]:
+        """One line for each method, with its difference in Brier score to the jury."""
+        drawn = {name: resampled(self.pictures, each, self.tested) for name, each in self.outcomes.items()}
+        for name, found in drawn.items():
+            row = {"model": self.title, "method": name, "queries": f"{self.outcomes[name][0].queries:g}"}
+            row |= means(self.figures[name], FIGURES)
+            low, high = found["brier"].interval
+            row |= {"brier_low": f"{low:.4f}", "brier_high": f"{high:.4f}"}
+            for figure, value in found.items():
+                gap = value.less(drawn[OURS][figure])
+                low, high = gap.interval
+                row |= {
+                    f"{figure}_minus_jury": f"{gap.value:+.4f}",
+                    f"{figure}_minus_low": f"{low:+.4f}",
+                    f"{figure}_minus_high": f"{high:+.4f}",
+                }
+            yield row, found["brier"].less(drawn[OURS]["brier"])
+
+    @classmethod
+    def on(
+        cls, title: str, votes: LabelledVotes, splits: Iterable[tuple[Rows, Rows]], hidden: Hidden | None = None
+    ) -> Compared:
+        """Every method on some splits of these votes, and what `hidden` adds to the label-only ones."""
+        result, crowd = cls(title, len(votes), [], {}, {}), Crowd(votes)
+        for fit, test in splits:
+            right = (votes.base == votes.truths)[test]
+            result.tested.append(test)
+            for outcome, own in (*label_only(crowd, fit, test), *(hidden(fit, test) if hidden else ())):
+                result.outcomes.setdefault(outcome.name, []).append(outcome)
+                result.figures.setdefault(outcome.name, []).append(figures(outcome, own, right))
+        return result
+
+
+def table(subjects: Iterable[Compared], splits: int) -> list[Row]:
+    """All lines, with Holm's p-values over the label-only ones."""
+    lines = []
+    for each in subjects:
+        lines += list(each.rows())
+        print(f"{each.title} is measured", flush=True)
+    judged = [gap.p_value for row, gap in lines if row["method"] not in (*HIDDEN, OURS)]
+    adjusted = iter(holm(judged))
+    return [
+        {**row, "holm": "" if row["method"] in (*HIDDEN, OURS) else f"{next(adjusted):.2g}", "splits": str(splits)}
+        for row, _ in lines
+    ]
 
 
 def main(models: Sequence[Answers], results: Path = RESULTS, splits: int = SPLITS) -> None:
     """Measure every model, and write results/baselines.csv."""
     if find_spec("crowdkit") is None:
-        print("GLAD, MACE and Dawid-Skene are left out; they need: pip install --group baselines", flush=True)
-    write(results / "baselines.csv", (row for each in models for row in measured(models, each, splits)))
+        print("GLAD, MACE and Dawid-Skene are left out; they need: make experiments TASK=baselines", flush=True)
+    write(results / "baselines.csv", table((compared(each, splits) for each in models), splits))
+
+
+def compared(each: Answers, splits: int) -> Compared:
+    """Every method on the splits of one model; pictures of the even blocks are tested."""
+    drawn = [each.unseen(1, seed) for seed in range(splits)]
+    return Compared.on(each.title, each.votes.under(range(VIEWS)), drawn, partial(white_box, each))

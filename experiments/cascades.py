@@ -160,7 +160,7 @@ class Split:
     def of(cls, pool: Pool, seed: int) -> Split:
         train, test = (pool.votes.take(rows) for rows in pool.split(seed))
         held = candidates(train, pool.sources)
-        return cls(pool, train, test, held, held.search(pool.sources))
+        return cls(pool, train, test, held, held.search())
 
     def right(self, tested: bool = True) -> Bools:
         """(n, sources): whether each source is right about each tested or labelled picture."""
@@ -175,7 +175,7 @@ class Split:
     def followed(self, asked: Asked) -> tuple[Result, Floats]:
         """How a sequence fares on the tested pictures, and its Brier scores."""
         places = tuple(map(self.pool.sources.index, asked.sources))
-        calibrator = self.held.calibrator(places, frozenset())
+        calibrator = self.held.calibrator(places)
         counts, votes = asked.follow(calibrator, self.test.of_sources(places))
         right = calibrator.predict(votes) == votes.truths
         brier = calibrator.distribution(votes).brier(votes.truths)
@@ -197,8 +197,8 @@ def in_order_of_price(split: Split, limit: float) -> Result:
 
 def one_threshold(split: Split, places: tuple[int, ...]) -> list[Point]:
     """The points of a sequence that stops at the same confidence after each source."""
-    steps = [split.held.step(places[: count + 1], frozenset()) for count in range(len(places))]
-    confidence, losses = (np.column_stack(arrays) for arrays in zip(*steps, strict=True))
+    steps = split.held.steps(places)
+    confidence, losses = steps.confidence, steps.losses
     sources, found = tuple(split.pool.sources[place] for place in places), []
     levels = np.unique(np.quantile(confidence[:, :-1], LEVELS)) if len(places) > 1 else ()
     for level in (NEVER, *(between(confidence[:, :-1], level) for level in levels)):
@@ -370,7 +370,7 @@ Kept = tuple[int, int, int, float]
 def accepted(pool: Pool, seed: int) -> dict[float, Kept]:
     """What was accepted on the tested pictures of a split, for each allowed error for which a guarantee was made."""
     train, test = (pool.votes.take(rows) for rows in pool.split(seed))
-    fitted = find(train, pool.sources)
+    fitted = find(candidates(train, pool.sources))
     _, votes = fitted.sequence.follow(fitted.calibrator, test.of_sources(fitted.places))
     confidence, right = fitted.calibrator.confidence(votes), fitted.calibrator.predict(votes) == votes.truths
     found = {}

@@ -1,6 +1,6 @@
 """Answers that somebody paid for: emotion APIs, GPT-4o and GPT-4V, judged on labels that took no part in fitting.
 
-python -m experiments closed      results/closed_*.csv and the tables of docs/closed-systems.md
+python -m experiments closed      results/closed_*.csv and a summary in docs/results/closed-systems.md
 
 The answers are in ../shared/answers. Every split draws 1,000 labelled pictures to fit on and tests on the rest; each
 figure is the mean over 20 splits.
@@ -33,8 +33,8 @@ from looktwice.errors import DataError
 
 ANSWERS = SHARED / "answers"
 RESULTS = Path(__file__).parent / "results"
-PAGE = Path(__file__).parents[1] / "docs" / "closed-systems.md"
-GUIDE = PAGE.parent / "howto" / "vision-language-models.md"
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "closed-systems.md"
+GUIDE = PAGE.parents[1] / "howto" / "vision-language-models.md"
 SPLITS, FIT = 20, 1000
 DATASETS = ("ferplus", "rafdb", "expw")
 APIS = ("google", "facepp", "microsoft")
@@ -54,7 +54,9 @@ def split(pictures: int, seed: int, fit: int = FIT) -> tuple[NDArray[np.intp], N
 def rows_of(name: str, delimiter: str = ",") -> list[dict[str, str]]:
     path = ANSWERS / name
     if not path.exists():
-        raise DataError(f"published answers are needed, and {str(path)!r} is not there; see docs/closed-systems.md")
+        raise DataError(
+            f"published answers are needed, and {str(path)!r} is not there; see docs/results/closed-systems.md"
+        )
     with gzip.open(path, "rt", encoding="utf-8") if name.endswith(".gz") else path.open(encoding="utf-8") as file:
         return list(csv.DictReader(file, delimiter=delimiter))
 
@@ -267,17 +269,6 @@ def accepted(votes: LabelledVotes, max_error: float, seed: int) -> NDArray[np.bo
 TABLES = {"emotions": emotion_apis, "language": language_models, "ranked": top_five}
 
 
-def table(lines: Sequence[Line]) -> str:
-    head = "| | method | queries | accuracy | ECE | AUROC | Brier | ECE by chance | splits |\n" + "|---" * 9 + "|\n"
-    rows = [
-        f"| {line['subject']} | {line['method']} | {line['queries']} | "
-        + " | ".join(f"{float(line[key]):.3f}".lstrip("0") for key in (*FIGURES, "ece_by_chance"))
-        + f" | {line['splits']} |"
-        for line in lines
-    ]
-    return head + "\n".join(rows) + "\n"
-
-
 def emotions_note(lines: Sequence[Line]) -> str:
     """How near the ECE comes to what is wanted, and what keeps it from there, in words."""
     told = {
@@ -317,7 +308,7 @@ def looks_table(lines: Sequence[Line]) -> str:
 
 
 def main(results: Path = RESULTS, page: Path | None = PAGE, splits: int = SPLITS) -> None:
-    """Measure everything, and write the CSVs and the tables of the pages."""
+    """Measure everything, and write the CSVs and what the pages say of them."""
     lines = list(second_look(splits))
     write(results / "closed_looks.csv", lines)
     if page:
@@ -325,10 +316,8 @@ def main(results: Path = RESULTS, page: Path | None = PAGE, splits: int = SPLITS
     for name, measured in TABLES.items():
         lines = list(measured(splits))
         write(results / f"closed_{name}.csv", lines)
-        if page:
-            fill(page, name, f"\n{table(lines)}")
-            if name == "emotions":
-                fill(page, "emotions-note", f"\n{emotions_note(lines)}")
+        if page and name == "emotions":
+            fill(page, "emotions-note", f"\n{emotions_note(lines)}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ split alike. So each split of photos is drawn whole, and views are chosen anew o
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Sequence
@@ -23,12 +22,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+import looktwice
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
-from looktwice.decisions import fitting
-from looktwice.engine.engine import QueryEngine
-from looktwice.engine.runner import Settings
 from looktwice.images.collection import Picture, labelled
 from looktwice.images.datasets import open_labelled
 from looktwice.views import Panel, View
@@ -253,8 +250,10 @@ def _ask(model: Model, panel: Panel, part: str) -> None:
     """Ask, and keep each view's answers in a file of its own."""
     began = time.time()
     chosen = [model.pictures[i] for i in _rows(model, part)]
-    collected = asyncio.run(_collect(model, panel, chosen))
+    with looktwice.Model(model.description(), ledger="memory", canaries=0) as asked:
+        collected = asked.ask(chosen, views=panel)
     assert len(collected.votes) == len(chosen), collected.unscored[:3]
+    assert collected.votes.vocabulary[: len(model.labels)] == model.labels
     folder = CACHE / model.name / part
     folder.mkdir(parents=True, exist_ok=True)
     _save(_file(model, "base", 0, part), collected.votes.base)
@@ -262,12 +261,6 @@ def _ask(model: Model, panel: Panel, part: str) -> None:
         _save(_file(model, str(view), index, part), column)
     queries, seconds = len(chosen) * (1 + len(panel)), time.time() - began
     print(f"{model.name} {part}: {queries} queries in {seconds:.0f} s: {str(panel)[:60]}", flush=True)
-
-
-async def _collect(model: Model, panel: Panel, chosen: list[Picture]) -> fitting.Collected:
-    classifier = connect(model.description())
-    engine = QueryEngine(classifier, None, Settings(classifier.terms))
-    return await fitting.collect(engine, chosen, panel, model.labels, len(model.labels))
 
 
 def _save(path: Path, column: Codes) -> None:

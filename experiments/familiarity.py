@@ -1,7 +1,6 @@
 """Which pictures a profile takes for unfamiliar: false alarms, what is detected, and what becomes of calibration.
 
 python -m experiments.familiarity [TASK …]    results/familiarity_TASK.csv: alarms, few, detected, calibration, streams
-python -m experiments.familiarity page        their tables in docs/familiarity.md
 
 The clothes are embedded; CIFAR-10, CIFAR-100 and photos are looked for in ../shared and left out where they are not.
 Answers about these are those that `experiments.general ask` kept.
@@ -23,8 +22,7 @@ from scipy.stats import betabinom, binom
 
 from experiments import general, script
 from experiments.collected import CACHE, MODELS, SHARED
-from experiments.writing import cells, markdown, read, write
-from experiments.writing import fill as fill_marks
+from experiments.writing import cells, write
 from looktwice import Model
 from looktwice.calibration.metrics import ece
 from looktwice.calibration.votes import Floats, Places, Votes
@@ -338,7 +336,7 @@ def streams(names: Sequence[str]) -> list[dict[str, object]]:
         if name not in names:
             continue
         with Model(description) as model:
-            profile = model.fit(_changed(pictures(name)[:FIT], CHANGES["none"]), views=PANEL)
+            profile = model.fit(_changed(pictures(name)[:FIT], CHANGES["none"]), views=PANEL).profile
             policy, shown = Policy.full_panel(profile), pictures(name)[FIT : FIT + STREAM]
             before = _changed(shown[: STREAM // 2], CHANGES["none"])
             hardest = [item for item in pictures(name)[FIT + STREAM // 2 :] if item.truth in HARDEST]
@@ -371,47 +369,14 @@ def _photo_model() -> str:
     return MODELS["mobilenetv2"].description() if (SHARED / "models").exists() else ""
 
 
-# The page ------------------------------------------------------------------------------------------------------------
-
-
-def fill(page: Path, results: Path) -> None:
-    """Put the results into the page's tables, between their marks."""
-    columns = {
-        "alarms": {
-            "pictures": "",
-            "by": "",
-            "rate": ".0%",
-            "share": ".2%",
-            "splits_inside": ".0%",
-            "splits_above": ".0%",
-            "splits_inside_binomial": ".0%",
-        },
-        "few": {"pictures": "", "labelled": "", "rate": ".1%", "share": ".2%"},
-        "detected": {"profile": "", "pictures": "", "detected": ".1%", "plain": ".1%"},
-        "calibration": {"pictures": "", "change": "", "unfamiliar": ".0%", "accuracy": ".3f", "confidence": ".3f"}
-        | {"ece": ".3f", "brier": ".3f"},
-        "streams": {"pictures": "", "change": "", "drift": "", "shift": "", "since": "", "accuracy": ".3f"}
-        | {"told": "", "estimate": ".3f", "low": ".3f", "high": ".3f"},
-    }
-    for task, shown in columns.items():
-        rows = [
-            [format(float(row[k]), f).replace("%", " %") if f and row[k] else row[k] or "–" for k, f in shown.items()]
-            for row in read(results / f"familiarity_{task}.csv")
-        ]
-        fill_marks(page, task, markdown([name.replace("_", " ") for name in shown], rows))
-
-
 TASKS = {"alarms": alarms, "few": few, "detected": detected, "calibration": calibration, "streams": streams}
 
 
 def main(wanted: Sequence[str], results: Path = RESULTS) -> None:
-    if "page" in wanted:
-        fill(RESULTS.parents[1] / "docs" / "familiarity.md", results)
-        return
     names = [name for name in DATA if pictures(name)]
     for task in wanted or list(TASKS):
         write(results / f"familiarity_{task}.csv", (cells(row, ".4g") for row in TASKS[task](names)))
 
 
 if __name__ == "__main__":
-    script.run(main, __doc__, [*TASKS, "page"])
+    script.run(main, __doc__, [*TASKS])

@@ -1,8 +1,8 @@
 """Which views to ask: the general panel, grown leaving one model out, and panels chosen for one model.
 
 python -m experiments.general ask       query six models with their pictures under the views of TRIED
+python -m experiments.general ask panels    only under the panel that was grown without them, about stored pictures
 python -m experiments.general           results/general*.csv from these answers, and the panel in views/panels.py
-python -m experiments.general page      the tables of docs/views.md, from the CSVs
 python -m experiments.general quick DIR all of it, small, on the embedded clothes, into a folder
 
 Answers are log probabilities of all classes; every other experiment about panels, labels or scores reads them from
@@ -34,7 +34,7 @@ from experiments import script
 from experiments.collected import CACHE, MILD
 from experiments.evaluation import Figures, jury_figures, means, white_box
 from experiments.models import CLOTHES, SOURCES, log_probabilities
-from experiments.writing import Row, fill, markdown, read, write
+from experiments.writing import Row, read, write
 from looktwice.calibration import panels
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import Codes, Evidence, Floats, LabelledVotes, Votes
@@ -46,7 +46,6 @@ from looktwice.views import Panel, Tone, View, base_question, parse, questions, 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results"
 SOURCE = ROOT / "src" / "looktwice" / "views" / "panels.py"
-PAGE = ROOT / "docs" / "views.md"
 SPLITS = 20
 TRIED = Panel.parse(
     f"""
@@ -266,12 +265,16 @@ def records() -> list[Record]:
     ]
 
 
-def subjects() -> list[Subject]:
-    """The six models, with their pictures."""
-    return [
-        Subject(**vars(record), images=SOURCES[record.name].pictures[0], classifier=SOURCES[record.name].classifier())
-        for record in records()
-    ]
+def panel_records() -> list[Record]:
+    """Where the answers of the six models under their recorded panels are stored."""
+    return [replace(record, views=recorded_panels()[record.title]) for record in records()]
+
+
+def subjects(of: Sequence[Record]) -> Iterator[Subject]:
+    """Models with their pictures."""
+    for record in of:
+        source = SOURCES[record.name]
+        yield Subject(**vars(record), images=source.pictures[0], classifier=source.classifier())
 
 
 def clothes(folder: Path, pictures: int = 80, parts: Sequence[str] = ("first", "second")) -> list[Subject]:
@@ -357,6 +360,12 @@ def left_out_splits(models: Sequence[Answers], each: Answers, splits: int, longe
         yield Split(each.votes.under(grown[seed % 2]), fit, test, grown[seed % 2], seed % 2)
 
 
+def recorded_panels() -> dict[str, Panel]:
+    """By the title of a model: the panel that was grown on the others, on odd blocks (the last one in general.csv)."""
+    rows = read(RESULTS / "general.csv")
+    return {row["model"]: Panel.parse(row["panel"]) for row in rows if row["method"].startswith("grown")}
+
+
 def left_out(models: Sequence[Answers], splits: int) -> Iterator[Row]:
     """For each model panels grown on the others, by half of the pictures, beside the mild one, on the other half."""
     for each in models:
@@ -428,45 +437,27 @@ def measure(models: Sequence[Answers], results: Path, splits: int = SPLITS) -> P
 
 
 def regenerate(panel: Panel, source: Path = SOURCE) -> None:
-    """Put the panel into the source of looktwice, four views a line."""
-    lines = [" ".join(map(str, panel.views[start : start + 4])) for start in range(0, len(panel), 4)]
+    """Put the first eight views into the source of looktwice, four a line."""
+    lines = [" ".join(map(str, panel.views[start : start + 4])) for start in (0, 4)]
     text = "\n".join(f"    {line}" for line in lines)
-    pattern = r'(GENERAL16 = Panel\.parse\(\n    """\n).*?(\n    """\n\))'
+    pattern = r'(GENERAL = Panel\.parse\(\n    """\n).*?(\n    """\n\))'
     source.write_text(re.sub(pattern, rf"\g<1>{text}\g<2>", source.read_text("utf-8"), flags=re.DOTALL), "utf-8")
-
-
-SHOWN = {
-    "accuracy": "accuracy",
-    "ece": "ECE",
-    "ece_by_chance": "ECE by chance",
-    "brier": "Brier",
-    "base_auroc": "AUROC, base answer",
-}
-
-
-def page(results: Path = RESULTS, path: Path = PAGE) -> None:
-    """The tables of docs/views.md, between their marks."""
-    heading = ["model", "", *SHOWN.values(), "Brier, against the mild panel", "pictures"]
-    for name in ("general", "general_chosen"):
-        fill(path, name, markdown(heading, map(_cells, read(results / f"{name}.csv"))))
-
-
-def _cells(row: Row) -> list[str]:
-    better = f"{row['against_mild']} ({row['splits_better']} of {row['splits']} splits better)"
-    figures = [row[key].lstrip("0") for key in SHOWN]
-    return [row["model"], row["method"], *figures, "" if row["method"] == MILDLY else better, row["pictures"]]
 
 
 def main(words: Sequence[str]) -> None:
     match words:
+        case ["ask", "panels"]:
+            for each in subjects(panel_records()):
+                for block in range(-(-len(each.images) // each.block)):
+                    if each.path(block).exists():
+                        each.ask(block)
+                        print(f"{each.name}: block {block}", flush=True)
         case ["ask"]:
-            found = subjects()
+            found = list(subjects(records()))
             for block in range(max(-(-len(each.images) // each.block) for each in found)):
                 for each in found:
                     each.ask(block)
                     print(f"{each.name}: block {block}", flush=True)
-        case ["page"]:
-            page()
         case ["quick", folder]:
             measure(small(Path(folder)), Path(folder), splits=2)
         case []:

@@ -1,7 +1,7 @@
 """What scores and ranked lists are worth beside views, on six models, over random splits.
 
 python -m experiments scores       results/scores.csv, one line for each model, kind of answer and number of queries
-python -m experiments.scores page  the table of docs/method.md and its summary, from the CSV
+python -m experiments.scores page  the summary in docs/results/scores.md, from the CSV
 
 Answers, panels and splits are those of experiments/general.py: neither the model nor the tested pictures took part in
 growing the panel, which was grown on labels alone. The hinges, the order of the columns and what a column must gain
@@ -23,9 +23,8 @@ import numpy as np
 
 from experiments.evaluation import Figures, jury_figures, means
 from experiments.general import Answers, left_out_splits
-from experiments.writing import Row, fill, markdown, read, write
+from experiments.writing import Row, fill, read, write
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.scored import choose_layout, fit_scored
 from looktwice.calibration.votes import Evidence, LabelledVotes
 
 RESULTS = Path(__file__).parent / "results"
@@ -43,13 +42,6 @@ def useless(votes: LabelledVotes, kind: str) -> LabelledVotes:
     return replace(votes, evidence=Evidence(votes.evidence.labels, changed))
 
 
-def with_scores(plain: Jury, votes: LabelledVotes) -> Jury:
-    """What `Jury.fit` makes of votes with scores, given the jury that their labels alone teach."""
-    layout = choose_layout(votes, plain.shrinkage)
-    fitted = replace(plain, scored=fit_scored(votes, plain.shrinkage, layout) if layout else None)
-    return fitted.with_companions(votes, votes)
-
-
 def measured(models: Sequence[Answers], each: Answers, splits: int) -> Iterator[Row]:
     """One line for each kind of answer and number of queries: the means over the splits."""
     answers = {name: each.listing(labels) for name, labels in (("label", 0), ("score", 1), ("top five", 5))}
@@ -60,10 +52,9 @@ def measured(models: Sequence[Answers], each: Answers, splits: int) -> Iterator[
             panel = split.panel[:views]
             bound = each.white_box(panel, split.fit, split.test)
             found.setdefault((views, "white box"), []).append(bound)
-            plain = Jury().fit(each.votes.under(panel).take(split.fit))
             for name in (name for name in answers if views == 2 or name not in USELESS):
                 votes = answers[name].under(panel)
-                fitted = with_scores(plain, votes.take(split.fit))
+                fitted = Jury().fit(votes.take(split.fit))
                 found.setdefault((views, name), []).append(jury_figures(fitted, votes.take(split.test)))
     for (views, name), figures in sorted(found.items(), key=lambda item: item[0][0]):
         row = {"model": each.title, "answers": name, "queries": f"1+{views}"}
@@ -72,14 +63,7 @@ def measured(models: Sequence[Answers], each: Answers, splits: int) -> Iterator[
 
 # The page ------------------------------------------------------------------------------------------------------------
 
-PAGE = Path(__file__).parents[1] / "docs" / "method.md"
-SETTLED = ("ResNet-8, CIFAR-10", "MobileNetV2, photos")
-RETURNED = {
-    "white box": "*all logits (hidden)*",
-    "label": "label",
-    "score": "label and score",
-    "top five": "five labels with scores",
-}
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "scores.md"
 ByModel = dict[tuple[str, str, str], Figures]
 """By model, what the API returns, and queries."""
 
@@ -89,17 +73,6 @@ def figures(results: Path) -> ByModel:
         (row["model"], row["answers"], row["queries"]): {key: float(row[key]) for key in ("ece", "brier", "base_auroc")}
         for row in read(results / "scores.csv")
     }
-
-
-def table(found: ByModel) -> str:
-    """Brier score and AUROC of the base answer, a line for each model and kind of answer."""
-    queries, rows = [f"1+{views}" for views in VIEWS], []
-    for model in dict.fromkeys(model for model, _, _ in found):
-        for place, (name, words) in enumerate(RETURNED.items()):
-            shown = (found[model, name, each] for each in queries)
-            cells = [f"{each['brier']:.3f} {each['base_auroc']:.3f}".replace("0.", ".") for each in shown]
-            rows.append([f"{model}{' †' * (model in SETTLED)}" if place == 0 else "", words, *cells])
-    return markdown(["", "what the API returns", "1 query", *queries[1:]], rows)
 
 
 def note(found: ByModel) -> str:
@@ -140,10 +113,8 @@ def note(found: ByModel) -> str:
 
 
 def page(results: Path = RESULTS, path: Path = PAGE) -> None:
-    """The table of docs/method.md and its summary, between their marks."""
-    found = figures(results)
-    fill(path, "scores", table(found))
-    fill(path, "scores-note", note(found))
+    """The summary in docs/results/scores.md, between its marks."""
+    fill(path, "scores-note", note(figures(results)))
 
 
 def main(models: Sequence[Answers], results: Path = RESULTS, splits: int = SPLITS) -> None:

@@ -3,7 +3,7 @@
 python -m experiments.unlabelled [MODEL …]      results/unlabelled.csv
 
 Each draw fits a jury on 500 random pictures; of the others, some are labelled and the rest are only scored. `plain` is
-the mean of the labels with Wilson's interval, `ppi` is `metrics.prediction_powered`. What both are to hold is the
+the mean of the labels with Wilson's interval, `ppi` is `calibration.prediction_powered`. What both are to hold is the
 accuracy on the pictures that are not labelled. `saved` is the share of labels that may be left out for an interval of
 the same mean width. Votes are those that `python -m experiments.general ask` kept. Set OPENBLAS_NUM_THREADS=1.
 """
@@ -18,7 +18,8 @@ from experiments import general, script
 from experiments.models import SOURCES
 from experiments.writing import cells, write
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.metrics import prediction_powered, wilson
+from looktwice.calibration.metrics import wilson
+from looktwice.calibration.powered import prediction_powered
 from looktwice.views import GENERAL
 
 RESULTS = Path(__file__).parent / "results" / "unlabelled.csv"

@@ -1,9 +1,9 @@
-"""Fuzzes every door of tests/fuzzing.py for its share of the time, guided by coverage.
+"""Fuzzes every target of tests/support/fuzzing.py for its share of the time, guided by coverage.
 
-Run it: python fuzz/run.py [SECONDS] [DOOR …].
+Run it: python fuzz/run.py [SECONDS] [TARGET …].
 
-Each door has a process of its own, which may not use more than 1 GB or think longer than 10 s about one input. An input
-that finds a fault is put into tests/corpus/DOOR, where the tests will find it, and the run ends with 1.
+Each target has a process of its own, limited to 1 GB and to 10 s for one input. An input that finds a fault is put into
+tests/corpus/TARGET, where the tests will find it, and the run ends with 1.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ LIMITS = ("-timeout=10", "-rss_limit_mb=1024", "-max_len=65536", "-print_final_s
 
 
 def one(name: str, arguments: list[str]) -> None:
-    """Fuzz a door until the time is up or a fault is found."""
+    """Fuzz a target until the time is up or a fault is found."""
     with atheris.instrument_imports(include=["looktwice", "jmespath"]):
-        import fuzzing
+        from support import fuzzing
     target = fuzzing.TARGETS[name]
 
     def mutate(data: bytes, size: int, seed: int) -> bytes:
@@ -39,8 +39,8 @@ def one(name: str, arguments: list[str]) -> None:
 
 
 def run(name: str, seconds: float) -> bool:
-    """Whether a door stood its share of the time."""
-    from fuzzing import CORPUS, TARGETS
+    """Whether a target stood its share of the time."""
+    from support.fuzzing import CORPUS, TARGETS
 
     with tempfile.TemporaryDirectory() as folder:
         found, seeds = Path(folder) / "found", Path(folder) / "seeds"
@@ -61,8 +61,8 @@ def run(name: str, seconds: float) -> bool:
 
 
 def main(seconds: float, names: list[str]) -> int:
-    """How many doors did not stand it."""
-    from fuzzing import TARGETS
+    """How many targets did not stand it."""
+    from support.fuzzing import TARGETS
 
     names = names or list(TARGETS)
     start, fallen = time.monotonic(), []
@@ -70,7 +70,7 @@ def main(seconds: float, names: list[str]) -> int:
         left = seconds - (time.monotonic() - start)
         fallen += [] if run(name, left / (len(names) - number)) else [name]
         print(f"{name}: {'a fault' if name in fallen else 'sound'}", flush=True)
-    print(f"{len(names) - len(fallen)} of {len(names)} doors are sound")
+    print(f"{len(names) - len(fallen)} of {len(names)} targets are sound")
     return len(fallen)
 
 

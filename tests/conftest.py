@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from postgres_server import Server
+    from support.postgres_server import Server
 
 # Machines are shared: a slow moment must not fail a test of what is right.
 settings.register_profile("looktwice", deadline=None, derandomize=True)
@@ -28,11 +31,48 @@ for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
+SLOW = {"support.forked", "support.faults", "support.serving", "support.driver", "support.players", "support.storms"}
+"""Helpers that start processes or servers; a test that uses one is slow, and so is one that starts some by itself."""
+PROCESSES = {"subprocess", "multiprocessing", "nbclient", "playwright.sync_api"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests that start processes, servers or browsers, themselves or in a fixture."""
+    for item in items:
+        if isinstance(item, pytest.Function):
+            definitions = item._fixtureinfo.name2fixturedefs.values()
+            functions = [item.function, *(each.func for several in definitions for each in several)]
+            if {"server", "database", "browser"} & set(item.fixturenames) or any(map(_is_slow, functions)):
+                item.add_marker(pytest.mark.slow)
+
+
+@cache
+def _is_slow(function: Callable[..., object], callers: frozenset[Callable[..., object]] = frozenset()) -> bool:
+    """Whether a function, or one of the tests' functions that it names, starts a process."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None or function.__module__ in SLOW:
+        return function.__module__ in SLOW
+    nested = [constant for constant in code.co_consts if inspect.iscode(constant)]
+    names = {name for part in (code, *nested) for name in part.co_names}
+    values = [value for name in names if (value := inspect.unwrap(function).__globals__.get(name)) is not None]
+    if any(getattr(value, "__name__", "") in PROCESSES | SLOW for value in values if inspect.ismodule(value)):
+        return True
+    callers |= {function}
+    ours = [value for value in values if inspect.isfunction(value) and value not in callers and _is_ours(value)]
+    return any(_is_slow(value, callers) for value in ours) or any(
+        getattr(value, "__module__", "") in SLOW for value in values
+    )
+
+
+def _is_ours(function: Callable[..., object]) -> bool:
+    return Path(inspect.getfile(inspect.unwrap(function))).is_relative_to(Path(__file__).parent)
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """A PostgreSQL server."""
     pytest.importorskip("psycopg", reason="no psycopg here; pip install 'looktwice[postgres]'")
-    from postgres_server import server
+    from support.postgres_server import server
 
     with server() as running:
         if running is None:

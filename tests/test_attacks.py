@@ -23,7 +23,8 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 import pytest
-from workshop import command, run, write_pictures, write_profile
+from support.errors import code_in, coded
+from support.workshop import command, run, write_pictures, write_profile
 
 from looktwice.calibration import storage
 from looktwice.calibration.votes import Row, Votes
@@ -118,7 +119,7 @@ def test_a_file_that_may_not_be_read_stops_no_other(odd: Path, profile: Path, co
     words = [*as_ordinary_user(), *command(command_name, "-p", profile, secret, good, *more)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 3, done.stderr
-    assert "secret.png: cannot be read (Permission denied)" in done.stderr
+    assert "secret.png: " in done.stderr
     assert "=cmd|x.png" in (out.read_text() if more else done.stdout.replace("\n", ""))
 
 
@@ -129,7 +130,7 @@ def test_a_full_disk_is_one_line_and_the_next_run_goes_on(odd: Path, profile: Pa
     for limit in (3_000, 20_000, 60_000):
         full = subprocess.run(words, capture_output=True, text=True, check=False, preexec_fn=partial(_confine, limit))
         assert full.returncode == 1
-        assert "free some space and run the same command again" in full.stderr
+        assert code_in(full.stderr) in ("disk-full", "file-unwritable")
         assert "Traceback" not in full.stderr
     assert subprocess.run(words, capture_output=True, check=False).returncode == 0
     assert len(out.read_text().splitlines()) > 400
@@ -178,7 +179,7 @@ async def test_a_server_that_says_continue_for_ever_is_left_when_the_time_is_up(
     classifier = http.connect("", {"url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", "timeout": 1.0})
     tracemalloc.start()
     try:
-        with pytest.raises(TransientError, match="did not reply within 1 s"):
+        with pytest.raises(TransientError, check=coded("classifier-timeout")):
             await classifier.label([b"picture"])
         assert tracemalloc.get_traced_memory()[1] < 20_000_000
     finally:
@@ -246,7 +247,7 @@ def test_a_jpeg_of_thousands_of_scans_is_refused_at_once() -> None:
     bomb = scan_bomb(5_000)
     assert len(bomb) < 500_000
     started = time.process_time()
-    with pytest.raises(ImageError, match="more than 100 scans"):
+    with pytest.raises(ImageError, check=coded("image-too-large")):
         decode(bomb, "bomb.jpg")
     assert time.process_time() - started < 5
 
@@ -267,7 +268,7 @@ def test_a_picture_too_long_to_be_drawn_stops_no_other(odd: Path, profile: Path)
         (folder / name).write_bytes(_saved(size, "PNG"))
     done = run("score", folder, "-p", profile, "-o", odd.parent / "long.jsonl")
     assert done.returncode == 3, done.stderr
-    assert done.stderr.count("is too long; scale it to") == 2
+    assert len(re.findall(r"^not scored: ", done.stderr, re.MULTILINE)) == 2
     lines = [json.loads(line) for line in (odd.parent / "long.jsonl").read_text().splitlines()]
     assert [line["label"] for line in lines] == [None, None, EVIL]
 
@@ -287,7 +288,7 @@ def test_archives_that_unpack_without_end_are_refused(tmp_path: Path, monkeypatc
         assert len(storage.load(path)) == len(names)
     monkeypatch.setattr(storage, "MOST_BYTES", 100_000)
     for path in tmp_path.iterdir():
-        with pytest.raises(DataError, match="bytes"):
+        with pytest.raises(DataError, check=coded("file-malformed")):
             storage.load(path)
 
 

@@ -9,11 +9,11 @@ import random
 from pathlib import Path
 
 import pytest
-from fuzzing import TARGETS, kept, spoilt
+from support.fuzzing import TARGETS, kept, spoilt
 
 KEPT = [(name, path) for name in TARGETS for path in kept(name)]
 TRIES = 300
-"""For each door, the same ones every time; what they find is added to the corpus."""
+"""For each target, the same ones every time; what they find is added to the corpus."""
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -36,6 +36,6 @@ def test_faults_once_found_stay_mended(name: str, path: Path) -> None:
 
 
 def test_the_corpus_belongs_to_known_doors() -> None:
-    from fuzzing import CORPUS
+    from support.fuzzing import CORPUS
 
     assert {path.name for path in CORPUS.iterdir()} <= set(TARGETS)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 from golden.make import DEMO, PROFILE, pictures, read, rows
-from workshop import call
+from support.workshop import call
 
 from looktwice import Model, Verdict
 
 
 def test_the_model_gives_the_golden_verdicts() -> None:
     with Model.load(PROFILE, str(DEMO / "fashion.toml")) as model:
-        assert rows([found for found in model.score(pictures()) if isinstance(found, Verdict)]) == read()
-        assert repr(model.look(pictures()[0]).confidence) == read()[0][2]
+        assert rows([found for found in model.score(pictures(), all=True) if isinstance(found, Verdict)]) == read()
+        assert repr(model.look(pictures()[0], all=True).confidence) == read()[0][2]
 
 
 def test_the_command_line_gives_the_golden_verdicts(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_the_command_line_gives_the_golden_verdicts(tmp_path: Path) -> None:
         np.savez(tmp_path / "pictures.npz", images=file["images"][1000:1060])
     out = tmp_path / "verdicts.csv"
     source = ("--profile", PROFILE, "-c", DEMO / "fashion.toml")
-    done = call("score", tmp_path / "pictures.npz", *source, "-o", out)
+    done = call("score", tmp_path / "pictures.npz", *source, "--all", "-o", out)
     assert done.returncode == 0, done.stderr
     with out.open(newline="") as file:
         found = [(row["label"], float(row["confidence"])) for row in csv.DictReader(file)]

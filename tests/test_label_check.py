@@ -1,4 +1,4 @@
-"""Truths in other words than the classifier's: found after a few queries at every door, not after all are paid."""
+"""Truths in other words than the classifier's: found after a few queries at every interface, not after all are paid."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from faults import Running, fault_server
 from numpy.typing import NDArray
-from workshop import call
+from support.errors import code_in, coded
+from support.faults import Running, fault_server
+from support.workshop import call
 
 from looktwice import Model
-from looktwice.engine.outcome import Progress
+from looktwice.engine.query import Progress
 from looktwice.errors import DataError
 from looktwice.images.collection import labelled
 
@@ -60,8 +61,8 @@ def test_a_fit_stops_after_the_first_few_pictures_and_a_rename_goes_on_from_ther
         tmp_path / "p.json",
     )
     done = call(*words)
-    assert done.returncode == 1
-    assert "none of the truths ('Apis', 'Formica') is among the labels of the classifier ('" in done.stderr
+    assert (done.returncode, code_in(done.stderr)) == (1, "labels-unmatched")
+    assert "('Apis', 'Formica')" in done.stderr
     assert "`rename`" in done.stderr
     assert "--label-check 0" in done.stderr
     assert server.stats()["billed"] == FIRST
@@ -75,7 +76,7 @@ def test_who_goes_on_regardless_is_told_at_the_end(server: Running, description:
     pictures = labelled(write(tmp_path / "pictures.npz", "1", "2"))
     with (
         Model(str(description), ledger=str(tmp_path / "ledger.db"), label_check=0) as model,
-        pytest.raises(DataError, match=r"none of the truths \('1', '2'\)"),
+        pytest.raises(DataError, check=coded("labels-unmatched")),
     ):
         model.fit(pictures, views="mirror")
     assert server.stats()["billed"] == PICTURES * 2
@@ -96,15 +97,15 @@ class Counting:
     "learn",
     [
         lambda model, pictures: model.fit(pictures, views="mirror"),
-        lambda model, pictures: model.tune(pictures),
-        lambda model, pictures: model.search(pictures, family="gaussian", draws=2),
+        lambda model, pictures: model.fit(pictures),
+        lambda model, pictures: model.fit(pictures, paper="gaussian", draws=2),
         lambda model, pictures: model.ask(pictures, views="mirror"),
     ],
-    ids=["fit", "tune", "search", "ask"],
+    ids=["fixed", "fit", "paper", "ask"],
 )
 def test_every_way_to_learn_stops_early(learn: Callable[[Model, object], object], tmp_path: Path) -> None:
     classify = Counting()
-    with Model(classify) as model, pytest.raises(DataError, match=r"only the first \d+ pictures were asked about"):
+    with Model(classify) as model, pytest.raises(DataError, check=coded("labels-unmatched")):
         learn(model, labelled(write(tmp_path / "pictures.npz", "hell", "dunkel", count=200)))
     assert 10 <= classify.asked.total() <= FIRST
 
@@ -112,9 +113,9 @@ def test_every_way_to_learn_stops_early(learn: Callable[[Model, object], object]
 def test_an_evaluation_stops_early_if_the_profile_cannot_tell(tmp_path: Path) -> None:
     classify = Counting()
     with Model(classify) as model:
-        profile = model.fit(labelled(write(tmp_path / "pictures.npz", "bright", "dark")), views="mirror")
+        profile = model.fit(labelled(write(tmp_path / "pictures.npz", "bright", "dark")), views="mirror").profile
     asked, borrowed = classify.asked.total(), profile.model_copy(update={"pictures": 0, "vocabulary": ("teacher",)})
-    with Model(classify, borrowed) as model, pytest.raises(DataError, match="only the first"):
+    with Model(classify, borrowed) as model, pytest.raises(DataError, check=coded("labels-unmatched")):
         model.evaluate(labelled(write(tmp_path / "others.npz", "hell", "dunkel")))
     assert classify.asked.total() == asked + FIRST
 

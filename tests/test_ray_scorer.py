@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from faults import Running, fault_server
-from workshop import PANEL, answers, write_pictures, write_profile
+from support.errors import coded
+from support.faults import Running, fault_server
+from support.workshop import PANEL, answers, write_pictures, write_profile
 
 pytest.importorskip("pyarrow", reason="no pyarrow here; pip install 'looktwice[parquet]'")
 
@@ -143,7 +144,7 @@ def test_a_ledger_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     write_pictures(tmp_path / "p.npz", 3)
     with fault_server() as classifier:
         crew = Crew(tmp_path, classifier, ledger="postgresql://test@127.0.0.1:1/postgres")
-        with pytest.raises(LedgerError, match="cannot be reached"):
+        with pytest.raises(LedgerError, check=coded("ledger-unusable")):
             crew.score(find([tmp_path / "p.npz"]), 3)
 
 
@@ -187,25 +188,25 @@ def test_a_picture_that_was_overwritten_has_another_source(tmp_path: Path, addre
 
 
 @pytest.mark.parametrize(
-    ("paths", "complaint"),
+    ("paths", "code"),
     [
-        ([], "no picture is named"),
-        (["nowhere"], "no such file or folder"),
-        (["s3://key:secret@bucket/x"], "keys have no place"),
-        (["nonsense://bucket/x"], "not an address"),
-        (["s3://bucket/x?bogus=secret"], "not an address"),
-        (["hdfs://nowhere.invalid/x"], "cannot be opened"),
-        (["file:///nowhere/at/all"], "no such file or folder"),
+        ([], "pictures-none"),
+        (["nowhere"], "file-missing"),
+        (["s3://key:secret@bucket/x"], "option-invalid"),
+        (["nonsense://bucket/x"], "file-unreadable"),
+        (["s3://bucket/x?bogus=secret"], "file-unreadable"),
+        (["hdfs://nowhere.invalid/x"], "file-unreadable"),
+        (["file:///nowhere/at/all"], "file-missing"),
     ],
 )
-def test_what_cannot_be_listed_is_named(paths: list[str], complaint: str) -> None:
-    with pytest.raises(DataError, match=complaint) as raised:
+def test_what_cannot_be_listed_is_named(paths: list[str], code: str) -> None:
+    with pytest.raises(DataError, check=coded(code)) as raised:
         listed(paths)
     assert "secret" not in str(raised.value)
 
 
 def test_a_folder_without_pictures_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no picture; they end with"):
+    with pytest.raises(DataError, check=coded("pictures-none")):
         listed([str(tmp_path)])
 
 

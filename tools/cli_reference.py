@@ -16,7 +16,11 @@ from looktwice.cli.app import app
 INTRO = """\
 # Commands
 
-Made by `python tools/cli_reference.py` from the commands themselves. `looktwice COMMAND --help` shows the same.
+Made by `python tools/cli_reference.py` from the commands themselves. `looktwice COMMAND --help` shows the options that
+matter most, `--help-all` all of them. With `-q` a command prints nothing but its results and errors.
+`looktwice --install-completion` teaches your shell to complete commands and options; `--show-completion` prints the
+script instead.
+
 Exit codes: 0 done, 1 an error ended it, 2 not understood, 3 some pictures were not scored, 130 left by a second Ctrl-C.
 """
 
@@ -60,7 +64,7 @@ def _option(one: Any) -> str:
 
 
 def _told(one: Any) -> str:
-    default = one.default
+    default = one.show_default if isinstance(getattr(one, "show_default", None), str) else one.default
     shown = default not in (None, "", False, True, ()) and not callable(default) and one.param_type_name == "option"
     needed = " **Needed.**" if one.required and one.param_type_name == "option" else ""
     return f"{_plain(one.help or '').replace('|', '/')}{needed}{f' Default: `{default}`.' if shown else ''}"

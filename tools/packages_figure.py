@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "looktwice"
 WIDTH, ROW, BOX, MARGIN = 960, 96, 58, 24
 EVERYWHERE = ("errors", "files")
-"""Imported by nearly every room, so that lines to them would say nothing."""
+"""Imported by nearly every package, so that lines to them would say nothing."""
 
 
 def layers() -> list[list[str]]:
@@ -27,22 +27,22 @@ def layers() -> list[list[str]]:
     return [[name.strip().removeprefix("looktwice.") for name in row.split("|")] for row in rows]
 
 
-def said(room: str) -> str:
-    """The first line of the room's docstring, up to its first colon or full stop."""
-    path = SOURCE / room / "__init__.py"
-    tree = ast.parse((path if path.exists() else SOURCE / f"{room}.py").read_text("utf-8"))
+def said(package: str) -> str:
+    """The first line of the package's docstring, up to its first colon or full stop."""
+    path = SOURCE / package / "__init__.py"
+    tree = ast.parse((path if path.exists() else SOURCE / f"{package}.py").read_text("utf-8"))
     line = (ast.get_docstring(tree) or "").partition("\n")[0]
     return line.partition(":")[0].partition(". ")[0].rstrip(".").replace("`", "")
 
 
 def imports(packages: list[str]) -> set[tuple[str, str]]:
-    """Which room imports from which."""
+    """Which package imports from which."""
     graph = grimp.build_graph("looktwice", exclude_type_checking_imports=True, cache_dir=None)
 
-    def room(module: str) -> str:
+    def package(module: str) -> str:
         return module.split(".")[1] if "." in module else ""
 
-    pairs = {(room(a), room(b)) for a in graph.modules for b in graph.find_modules_directly_imported_by(a)}
+    pairs = {(package(a), package(b)) for a in graph.modules for b in graph.find_modules_directly_imported_by(a)}
     return {(a, b) for a, b in pairs if a != b and a in packages and b in packages and b not in EVERYWHERE}
 
 
@@ -53,8 +53,8 @@ def draw() -> str:
         width = (WIDTH - MARGIN * (len(row) + 1)) / len(row)
         width = min(width, 520)
         left = (WIDTH - width * len(row) - MARGIN * (len(row) - 1)) / 2
-        for x, room in enumerate(row):
-            place[room] = (left + x * (width + MARGIN), MARGIN + number * ROW, width)
+        for x, package in enumerate(row):
+            place[package] = (left + x * (width + MARGIN), MARGIN + number * ROW, width)
     lines = []
     for a, b in sorted(imports(list(place))):
         (ax, ay, aw), (bx, by, bw) = place[a], place[b]
@@ -64,11 +64,11 @@ def draw() -> str:
         curve = f"C{x1 - bend:.0f} {y1 + 30:.0f} {x2 - bend:.0f} {y2 - 30:.0f} {x2:.0f} {y2:.0f}"
         lines.append(f'<path d="M{x1:.0f} {y1:.0f} {curve}"/>')
     boxes = []
-    for room, (at, y, width) in place.items():
+    for package, (at, y, width) in place.items():
         boxes.append(
             f'<g><rect x="{at:.0f}" y="{y:.0f}" width="{width:.0f}" height="{BOX}" rx="8"/>'
-            f'<text x="{at + width / 2:.0f}" y="{y + 24:.0f}" class="name">{room}</text>'
-            f'<text x="{at + width / 2:.0f}" y="{y + 43:.0f}">{escape(_fitting(said(room), width))}</text></g>'
+            f'<text x="{at + width / 2:.0f}" y="{y + 24:.0f}" class="name">{package}</text>'
+            f'<text x="{at + width / 2:.0f}" y="{y + 43:.0f}">{escape(_fitting(said(package), width))}</text></g>'
         )
     height = MARGIN + ROW * len(rows)
     style = (

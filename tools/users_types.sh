@@ -4,7 +4,7 @@ set -eu
 bin=$(cd "$1" && pwd)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-cp tests/users_script.py "$folder"
+cp tests/support/users_script.py "$folder"
 cd "$folder" # where no settings of this project are found
 "$bin/mypy" --strict --config-file= --cache-dir=cache users_script.py
 echo '{"typeCheckingMode": "strict"}' > pyrightconfig.json

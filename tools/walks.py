@@ -24,11 +24,11 @@ from types import FrameType
 import looktwice as lt
 from looktwice.cli.app import app
 from looktwice.decisions.policy import DecisionOptions
-from looktwice.engine.options import AskOptions
 from looktwice.images.collection import labelled
 from looktwice.images.image import encode_png
 from looktwice.model import AsyncModel
-from looktwice.service import Limits
+from looktwice.model.options import AskOptions
+from looktwice.service import ServiceLimits
 from looktwice.service.app import ServiceSettings, build
 from looktwice.service.guards import Tokens
 
@@ -125,7 +125,7 @@ def main() -> None:
             model = AsyncModel.load(folder / "profile.json", options=AskOptions())
             decide = DecisionOptions(max_error=0.1)
             async with model:
-                service = build(ServiceSettings(model, decide, decide.level, Limits(), Tokens.read(None), ()))
+                service = build(ServiceSettings(model, decide, decide.level, ServiceLimits(), Tokens.read(None), ()))
                 async with running(service):
                     with watching() as seen:
                         await post(service, png)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -143,7 +144,7 @@ class Answers:
 
     def _answer(self, view: View, work: Work) -> tuple[Index, Codes, int]:
         shown = np.concatenate([self.tensors(view, row, indices) for row, indices in work])
-        size = self.subject.classifier.terms.batch
+        size = self.subject.classifier.limits.batch
         parts = [self.subject.classifier.run(shown[start : start + size]) for start in range(0, len(shown), size)]
         place = np.array([(index, row) for row, indices in work for index in indices], np.intp)
         return (place[:, 0], place[:, 1]), np.concatenate(parts).argmax(axis=1).astype(np.int32), len(shown)
@@ -262,10 +263,13 @@ class Answers:
 
 
 def _key(subject: Subject) -> str:
-    """Changes with the model and with the pictures; of many pictures a few are looked at."""
+    """Changes with the model, its description and the pictures; of many pictures a few are looked at."""
+    description = Path(subject.description.removeprefix("onnx:")).with_suffix(".toml")
+    model = description.parent / tomllib.loads(description.read_text("utf-8"))["model"]
     some = subject.pictures[:: max(1, len(subject.pictures) // 8)]
-    parts = [subject.classifier.fingerprint, *(p.name for p in subject.pictures), *(p.image().digest for p in some)]
-    return blake2b("\n".join(parts).encode(), digest_size=6).hexdigest()
+    key = blake2b(description.read_bytes() + model.read_bytes(), digest_size=6)
+    key.update("\n".join([*(p.name for p in subject.pictures), *(p.image().digest for p in some)]).encode())
+    return key.hexdigest()
 
 
 def _pieces(work: Work) -> Iterator[Work]:

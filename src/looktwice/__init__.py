@@ -12,10 +12,13 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from looktwice import calibration as calibration
+    from looktwice import plots as plots
     from looktwice import ray as ray
     from looktwice import views as views
     from looktwice.blocking import Model as Model
     from looktwice.calibration import metrics as metrics
+    from looktwice.classifiers.python import batched as batched
+    from looktwice.classifiers.python import returns_tags as returns_tags
     from looktwice.errors import LookTwiceError as LookTwiceError
     from looktwice.model import AskOptions as AskOptions
     from looktwice.model import AsyncModel as AsyncModel
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from looktwice.model import Panel as Panel
     from looktwice.model import Profile as Profile
     from looktwice.model import QueryEngine as QueryEngine
+    from looktwice.model import TagVerdict as TagVerdict
     from looktwice.model import Unscored as Unscored
     from looktwice.model import Verdict as Verdict
     from looktwice.model import Votes as Votes
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "QueryEngine": "engine.engine",
-    "AskOptions": "engine.options",
+    "AskOptions": "model.options",
     "AsyncModel": "model",
     "DecisionOptions": "decisions.policy",
     "Evaluation": "decisions.evaluation",
@@ -47,12 +51,21 @@ _HOMES = {
     "Profile": "decisions.profile",
     "LookTwice": "sklearn",
     "LookTwiceError": "errors",
-    "Unscored": "engine.outcome",
+    "TagVerdict": "decisions.verdict",
+    "Unscored": "engine.query",
     "Verdict": "decisions.verdict",
     "Votes": "calibration.votes",
-    "connect": "classifiers.registry",
+    "batched": "classifiers.python",
+    "connect": "model",
+    "returns_tags": "classifiers.python",
 }
-_MODULES = {"calibration": "calibration", "metrics": "calibration.metrics", "ray": "ray", "views": "views"}
+_MODULES = {
+    "calibration": "calibration",
+    "metrics": "calibration.metrics",
+    "plots": "plots",
+    "ray": "ray",
+    "views": "views",
+}
 
 __all__ = [*_HOMES, *_MODULES]  # noqa: PLE0604
 

@@ -20,12 +20,12 @@ from looktwice.model import (
     AskKeywords,
     AskOptions,
     AsyncModel,
+    Classifiers,
     OnAnswer,
     Profile,
     Progress,
     QueryEngine,
     ShowProgress,
-    Source,
 )
 
 P = ParamSpec("P")
@@ -115,11 +115,13 @@ class _Loop:
             if threading.current_thread() is self._thread:
                 problem = LookTwiceError(
                     "the model was called by its own on_answer or progress function, which it waits for; "
-                    "note what you need there, and call the model afterwards or from another thread"
+                    "note what you need there, and call the model afterwards or from another thread",
+                    code="model-closed",
                 )
             elif self.forked:
                 problem = LookTwiceError(
-                    "the model was opened before this process was forked; make another in this process"
+                    "the model was opened before this process was forked; make another in this process",
+                    code="model-closed",
                 )
             elif self._ended:
                 problem = _closed()
@@ -135,7 +137,9 @@ class _Loop:
 
 
 def _closed() -> LookTwiceError:
-    return LookTwiceError("the model was closed while it was asking; what was answered is kept, so ask again")
+    return LookTwiceError(
+        "the model was closed while it was asking; what was answered is kept, so ask again", code="model-closed"
+    )
 
 
 def _waiting(method: Callable[Concatenate[AsyncModel, P], Awaitable[T]]) -> Callable[Concatenate[Model, P], T]:
@@ -203,14 +207,14 @@ class Model:
     >>> def classify(image): return "bright" if image.mean() > 128 else "dark"
     >>> images = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 3), np.uint8)
     >>> with Model(classify) as model:
-    ...     profile = model.fit(images, [classify(image) for image in images], views="gaussian:0.1*4")
+    ...     result = model.fit(images, [classify(image) for image in images], views="gaussian:0.1*4")
     ...     model.look(images[0]).label in ("bright", "dark")
     True
     """
 
     def __init__(
         self,
-        classifier: Source,
+        classifier: Classifiers,
         profile: Profile | None = None,
         *,
         options: AskOptions | None = None,
@@ -223,8 +227,8 @@ class Model:
     @classmethod
     def load(
         cls,
-        path: str | Path,
-        classifier: Source | None = None,
+        path: str | Path | None = None,
+        classifiers: Classifiers | None = None,
         *,
         options: AskOptions | None = None,
         progress: ShowProgress = False,
@@ -233,11 +237,12 @@ class Model:
     ) -> Self:
         """The model of a saved profile; an UntrustedError if it names a classifier that the user has not approved.
 
-        `classifier` names the classifier in place of the profile. A profile that was saved here is approved.
+        Without a path it is that of the project, with the project's limits. `classifiers` are asked in place of those
+        that the profile names. A profile that was saved here is approved.
         """
         model = cls.__new__(cls)
         model._wrap(
-            AsyncModel.load(path, classifier, options=options, progress=progress, on_answer=on_answer, **asking)
+            AsyncModel.load(path, classifiers, options=options, progress=progress, on_answer=on_answer, **asking)
         )
         return model
 
@@ -250,12 +255,12 @@ class Model:
 
     @property
     def profile(self) -> Profile | None:
-        """What was learned about the classifier; None before `fit`."""
+        """The fitted profile of the classifier; None before `fit`."""
         return self._model.profile
 
     @property
     def asked(self) -> Progress:
-        """What was asked so far, since the ledger and the classifier were opened."""
+        """The queries so far, since the ledger and the classifier were opened."""
         return self._model.asked
 
     def __enter__(self) -> Self:
@@ -307,19 +312,23 @@ class Model:
 
     @property
     def engine(self) -> QueryEngine:
-        """What asks the classifier, opened when first needed."""
+        """The query engine, opened when first needed."""
         return self._model.engine
 
     save = _passed_on(AsyncModel.save)
     fitted = _passed_on(AsyncModel.fitted)
     policy = _passed_on(AsyncModel.policy)
     plan = _passed_on(AsyncModel.plan)
+    panel = _passed_on(AsyncModel.panel)
+    use = _passed_on(AsyncModel.use)
     learn = _passed_on(AsyncModel.learn)
     frames = _passed_on(AsyncModel.frames)
     typical_price = _passed_on(AsyncModel.typical_price)
     ledger_name = _passed_on(AsyncModel.ledger_name)
     days = _passed_on(AsyncModel.days)
+    label_maps = _passed_on(AsyncModel.label_maps)
     sends_to = _passed_on(AsyncModel.sends_to)
+    labels_missing = _passed_on(AsyncModel.labels_missing)
     monitor = _passed_on(AsyncModel.monitor)
     reliability_svg = _passed_on(AsyncModel.reliability_svg)
     rendered = _passed_on(AsyncModel.rendered)
@@ -331,9 +340,6 @@ class Model:
     estimate = _waiting(AsyncModel.estimate)
     check = _waiting(AsyncModel.check)
     fit = _waiting(AsyncModel.fit)
-    tune = _waiting(AsyncModel.tune)
-    tune_sizes = _waiting(AsyncModel.tune_sizes)
-    search = _waiting(AsyncModel.search)
     transfer = _waiting(AsyncModel.transfer)
     borrow = _waiting(AsyncModel.borrow)
     look = _waiting(AsyncModel.look)
@@ -342,6 +348,7 @@ class Model:
     score = _streaming(AsyncModel.score)
     familiarity = _waiting(AsyncModel.familiarity)
     evaluate = _waiting(AsyncModel.evaluate)
+    end_alarm = _waiting(AsyncModel.end_alarm)
 
 
 @cache

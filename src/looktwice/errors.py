@@ -18,61 +18,181 @@ LookTwiceError
     ├── QuotaError        it will not answer anyone until somebody pays or waits for long
     └── ChangedError      it answers, but no longer as it used to
 
-Each message says what happened, with which value, and what to do now, in one line.
+Each message says what happened, with which value, and what to do now, in one line; `code` names the cause.
 """
 
-from typing import Self
+import copyreg
+import sys
+from typing import ClassVar
+
+CODES = {
+    "address-unusable": "the service cannot listen at this address and port",
+    "budget-invalid": "an amount of queries or money that cannot be a budget",
+    "budget-spent": "the budget does not cover the next query",
+    "calibrator-malformed": "the calibrator in a profile or file does not hold together",
+    "calibrator-plugin": "a calibrator of another package or of your own that cannot be used",
+    "calibrator-unknown": "no calibrator has this name",
+    "certificate-invalid": "a TLS certificate or its key cannot be used",
+    "classifier-changed": "the classifier no longer answers as it used to",
+    "classifier-failed": "the classifier failed, and trying again was given up",
+    "classifier-refused": "the classifier refuses this query, however often it is sent",
+    "classifier-timeout": "the reply did not come in time, or broke off",
+    "classifier-unavailable": "the classifier failed for now and may answer later",
+    "classifier-unknown": "the ledger knows no classifier, or several, by this name",
+    "classifier-unreachable": "no connection to the classifier",
+    "classifier-untrusted": "a file names a classifier that the user has not approved",
+    "credentials-missing": "a key that the classifier needs is not set",
+    "credentials-refused": "the classifier does not accept the key (status 401 or 403)",
+    "data-invalid": "values that do not fit together",
+    "description-invalid": "the description of a classifier cannot be used",
+    "description-missing": "the description, model or label file of a classifier does not exist",
+    "disk-full": "no space is left on the disk",
+    "error": "anything without a code of its own",
+    "extra-missing": "an optional part of looktwice is not installed",
+    "file-ending": "the ending of a file's name is not one of the known formats",
+    "file-exists": "a file or folder that exists would be overwritten",
+    "file-locked": "another run writes this file, or it cannot be locked",
+    "file-malformed": "a file does not hold what it should",
+    "file-missing": "a file or folder does not exist",
+    "file-unreadable": "a file or folder cannot be read",
+    "file-unwritable": "a file or folder cannot be written",
+    "fit-impossible": "the calibrator cannot be fitted on these pictures",
+    "fleet-failed": "workers did not do their part",
+    "fleet-unreachable": "Ray cannot be reached or started",
+    "guarantee-impossible": "no number of labels gives this guarantee",
+    "image-is-video": "a video where a picture is expected",
+    "image-missing": "the file of a picture cannot be opened",
+    "image-too-large": "a picture has more pixels or bytes than the limit",
+    "image-unfit": "the classifier cannot take a picture of this size",
+    "image-unreadable": "a picture is broken, cut off or empty",
+    "image-unsupported": "a kind of file or pixels that cannot be read as a picture",
+    "labels-missing": "pictures without the labels that are needed",
+    "labels-one-class": "all labelled pictures are right, or all are wrong",
+    "labels-too-few": "too few labelled pictures",
+    "labels-unmatched": "labels and pictures, or labels and the classifier's, do not match",
+    "ledger-closed": "the ledger was closed",
+    "ledger-damaged": "the ledger's database is damaged",
+    "ledger-foreign": "the file or schema is not a ledger of this version",
+    "ledger-invalid": "this cannot be the place of a ledger",
+    "ledger-locked": "another program holds the ledger for too long",
+    "ledger-missing": "there is no ledger at this place yet",
+    "ledger-newer": "a newer looktwice wrote the ledger",
+    "ledger-required": "this needs a ledger that outlives the run or that all machines reach",
+    "ledger-unsupported": "this database or drive cannot hold a ledger",
+    "ledger-unusable": "the ledger cannot be opened, read or written",
+    "model-closed": "the model was closed, forked or called from its own callback",
+    "model-unsupported": "a model whose inputs or outputs cannot be used",
+    "no-label": "the classifier answered, but its answer held no label",
+    "not-fitted": "used before fit",
+    "option-conflict": "options that exclude or need each other",
+    "option-invalid": "a value that an option or argument cannot have",
+    "panel-invalid": "views that cannot form a panel",
+    "pictures-duplicate": "a picture is given twice",
+    "pictures-many": "several pictures where one is expected",
+    "pictures-none": "no pictures, or too few for this",
+    "pictures-selected": "a warning: another profile left these pictures over, so no guarantee holds for them",
+    "platform-unsupported": "this needs Linux or macOS",
+    "price-missing": "a price or limit is missing from the table of prices",
+    "profile-incomplete": "the profile lacks what this needs",
+    "profile-malformed": "the profile cannot be read",
+    "profile-mismatch": "the profile was fitted on another classifier, reading or renderer",
+    "profile-missing": "there is no such profile",
+    "profile-newer": "a newer looktwice wrote the profile",
+    "program-unusable": "a program or function cannot be started or imported",
+    "project-invalid": "the project file looktwice.toml, or a setting in it, cannot be used",
+    "quota-exceeded": "the account's quota is used up",
+    "rate-limited": "the classifier is rate-limited (status 429), for longer than allowed if raised",
+    "reply-malformed": "the classifier replied, but not with what it promised",
+    "stopped": "the run ended before the query was sent",
+    "token-invalid": "the service's tokens are missing or malformed",
+    "unfamiliar": "a picture unlike the labelled ones, which are refused on request",
+    "unscored": "too few labelled pictures could be scored",
+    "view-invalid": "a view or one of its values cannot be read",
+    "view-plugin": "a view of another package that cannot be used",
+    "view-unknown": "no view has this name",
+    "view-unsupported": "a view that this classifier cannot be asked with",
+    "votes-malformed": "votes whose shapes or codes do not fit together",
+    "votes-mismatch": "votes of other views, labels or pictures than expected",
+}
+"""Each `error.code` and its meaning; docs/reference/errors.md is made of it."""
 
 
 class LookTwiceError(Exception):
-    """The root of the tree; the command line prints it as one line and leaves with a code that is not 0."""
+    """The root of the tree. `code`, a key of CODES, tells programs the cause; the message is for people."""
+
+    code: str = "error"
+
+    def __init__(self, message: str, *, code: str = "") -> None:
+        super().__init__(message)
+        if code:
+            self.code = code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class ImageError(LookTwiceError):
     """A file that is not a picture we can use; `why` tells it without the file's name."""
 
-    def __init__(self, why: str, name: str = "") -> None:
-        super().__init__(f"{name}: {why}" if name else why)
-        self.why = why
+    code = "image-unreadable"
 
-    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
-        return type(self), (str(self),)
+    def __init__(self, why: str, name: str = "", *, code: str = "") -> None:
+        super().__init__(f"{name}: {why}" if name else why, code=code)
+        self.why = why
 
 
 class DataError(LookTwiceError):
     """Pictures and truths that do not fit together, or votes that cannot be read."""
 
+    code = "data-invalid"
+
 
 class ViewError(LookTwiceError):
     """A view that cannot be read or rendered."""
+
+    code = "view-invalid"
 
 
 class FitError(LookTwiceError):
     """Labelled pictures that a calibrator cannot learn from."""
 
+    code = "fit-impossible"
+
 
 class UnscoredError(FitError):
     """Labelled pictures of which none, or not all that are needed, could be scored."""
+
+    code = "unscored"
 
 
 class ProfileError(LookTwiceError):
     """A profile that is malformed, newer than this program or not made for this classifier."""
 
+    code = "profile-malformed"
+
 
 class UntrustedError(ProfileError):
     """A profile that names a classifier which the user has neither named nor approved."""
+
+    code = "classifier-untrusted"
 
 
 class LedgerError(LookTwiceError):
     """A ledger that cannot be opened, read or written."""
 
+    code = "ledger-unusable"
+
 
 class BudgetError(LookTwiceError):
     """The budget is spent."""
 
+    code = "budget-spent"
+
 
 class MissingExtra(LookTwiceError):
     """An optional part that is not installed."""
+
+    code = "extra-missing"
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} need: pip install 'looktwice[{extra}]'")
@@ -80,6 +200,8 @@ class MissingExtra(LookTwiceError):
 
 class FleetError(LookTwiceError):
     """Machines that did not do their part."""
+
+    code = "fleet-failed"
 
 
 class ClassifierError(LookTwiceError):
@@ -89,8 +211,15 @@ class ClassifierError(LookTwiceError):
     False if nothing is to be paid: it was not reached, or says that it did not do the work.
     """
 
-    def __init__(self, message: str, *, sent: bool = True, status: int | None = None, billed: bool = True) -> None:
-        super().__init__(message)
+    code = "classifier-failed"
+    by_status: ClassVar[dict[int, str]] = {}
+    """The codes of statuses that tell the cause; under 0 that of all others."""
+
+    def __init__(
+        self, message: str, *, sent: bool = True, status: int | None = None, billed: bool = True, code: str = ""
+    ) -> None:
+        known = self.by_status.get(status, self.by_status.get(0, "")) if status else ""
+        super().__init__(message, code=code or known)
         self.sent = sent
         self.status = status
         self.billed = sent and billed
@@ -103,6 +232,9 @@ class TransientError(ClassifierError):
     than a few tries.
     """
 
+    code = "classifier-unavailable"
+    by_status: ClassVar[dict[int, str]] = {429: "rate-limited"}
+
     def __init__(
         self,
         message: str,
@@ -112,25 +244,50 @@ class TransientError(ClassifierError):
         sent: bool = True,
         billed: bool = True,
         garbled: bool = False,
+        code: str = "",
     ) -> None:
-        super().__init__(message, sent=sent, status=status, billed=billed)
+        super().__init__(message, sent=sent, status=status, billed=billed, code=code)
         self.retry_after = retry_after
         self.garbled = garbled
 
 
 class PermanentError(ClassifierError):
-    """It will not answer this, however often it is asked."""
+    """It will not answer this, however often it is asked, or its description cannot be used."""
+
+    code = "description-invalid"
+    by_status: ClassVar[dict[int, str]] = {
+        401: "credentials-refused",
+        403: "credentials-refused",
+        0: "classifier-refused",
+    }
 
 
 class QuotaError(ClassifierError):
     """It will not answer anyone until somebody pays, or for `retry_after` seconds where it says how long."""
 
+    code = "quota-exceeded"
+
     def __init__(
-        self, message: str, *, status: int | None = None, billed: bool = True, retry_after: float | None = None
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        billed: bool = True,
+        retry_after: float | None = None,
+        code: str = "",
     ) -> None:
-        super().__init__(message, status=status, billed=billed)
+        super().__init__(message, status=status, billed=billed, code=code)
         self.retry_after = retry_after
 
 
 class ChangedError(ClassifierError):
     """It answers, but no longer as it used to."""
+
+    code = "classifier-changed"
+
+
+def require_posix(what: str) -> None:
+    """Raise where signals, file locks and process groups are not those of POSIX."""
+    if sys.platform == "win32":
+        message = f"{what} needs Linux or macOS; on Windows, run looktwice in the Windows Subsystem for Linux"
+        raise LookTwiceError(message, code="platform-unsupported")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import io
 import json
 import os
 import re
@@ -24,7 +25,7 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING, Literal
 from uuid import uuid4
 
-from looktwice.errors import DataError, MissingExtra
+from looktwice.errors import DataError, MissingExtra, require_posix
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,17 +58,22 @@ def check_writable(path: Path, kinds: Sequence[str] = ()) -> None:
     `kinds` are the endings that choose the format; without them any will do.
     """
     if kinds and path.suffix not in kinds:
-        raise DataError(f"{str(path)!r} must end in {', '.join(kinds)}: the ending chooses the format")
+        raise DataError(
+            f"{str(path)!r} must end in {', '.join(kinds)}: the ending chooses the format", code="file-ending"
+        )
     if kinds and path.suffix == ".parquet":
         arrow()
     if path.is_dir():
-        raise DataError(f"{str(path)!r} is a folder; name a file in it")
+        raise DataError(f"{str(path)!r} is a folder; name a file in it", code="file-unwritable")
     if path.exists() and not path.is_file():  # a device or a pipe takes what comes
         return
     _spare_databases(path)
     folder = (Path(os.path.realpath(path)) if path.is_symlink() else path).parent
     if not folder.is_dir():
-        raise DataError(f"{str(path)!r} cannot be written: there is no folder {str(folder)!r}; make it first")
+        raise DataError(
+            f"{str(path)!r} cannot be written: there is no folder {str(folder)!r}; make it first",
+            code="file-unwritable",
+        )
     try:
         if path.exists():
             path.open("ab").close()
@@ -75,19 +81,18 @@ def check_writable(path: Path, kinds: Sequence[str] = ()) -> None:
             free = shutil.disk_usage(folder).free
     except OSError as error:
         raise DataError(
-            f"{str(path)!r} cannot be written ({error.strerror}); change its rights or name another"
+            f"{str(path)!r} cannot be written ({error.strerror}); change its rights or name another",
+            code="file-unwritable",
         ) from None
     if free < FREE_BYTES:
         shortage = f"{free / 1e6:.1f} MB are free where {str(path)!r} is to go, and {FREE_BYTES / 1e6:.0f} are needed"
-        raise DataError(f"{shortage}; free some space")
+        raise DataError(f"{shortage}; free some space", code="disk-full")
 
 
 def data_folder() -> Path:
     """The folder for this user's own data: that of the system, or of XDG_DATA_HOME."""
     home = Path.home()
-    if sys.platform == "win32":
-        folder = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
-    elif sys.platform == "darwin":
+    if sys.platform == "darwin":
         folder = home / "Library" / "Application Support"
     else:
         stated = Path(os.environ.get("XDG_DATA_HOME", ""))
@@ -100,7 +105,9 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"the folder {str(path)!r} cannot be made ({error.strerror}); name another place") from None
+        raise DataError(
+            f"the folder {str(path)!r} cannot be made ({error.strerror}); name another place", code="file-unwritable"
+        ) from None
 
 
 def arrow() -> tuple[ModuleType, ModuleType]:
@@ -120,7 +127,10 @@ def _spare_databases(path: Path) -> None:
     """
     with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
         if db.execute("PRAGMA page_count").fetchone()[0]:
-            raise DataError(f"{str(path)!r} is a ledger or another database, which is not replaced; name another file")
+            raise DataError(
+                f"{str(path)!r} is a ledger or another database, which is not replaced; name another file",
+                code="file-exists",
+            )
 
 
 @contextmanager
@@ -152,7 +162,9 @@ def atomic(path: Path) -> Iterator[Path]:
 def _unwritten(path: Path, error: OSError) -> DataError:
     why = error.strerror or " ".join(str(error).split())
     what = f"{str(path)!r} could not be written ({why})"
-    return DataError(f"{what}; name another place, or free some space and run the same command again")
+    return DataError(
+        f"{what}; name another place, or free some space and run the same command again", code="file-unwritable"
+    )
 
 
 def write(path: Path, text: str) -> None:
@@ -171,11 +183,16 @@ def open_own(path: Path, beginning: bytes, buffering: int = -1) -> IO[bytes]:
         file.seek(0)
     except OSError as error:
         why = "it is a link" if path.is_symlink() else error.strerror
-        raise DataError(f"{str(path)!r} cannot be written ({why}); move it, or name another result") from None
+        raise DataError(
+            f"{str(path)!r} cannot be written ({why}); move it, or name another result", code="file-unwritable"
+        ) from None
     if beginning.startswith(file.read(len(beginning))):
         return file
     file.close()
-    raise DataError(f"{str(path)!r} was not made by looktwice and is not overwritten; move it, or name another result")
+    raise DataError(
+        f"{str(path)!r} was not made by looktwice and is not overwritten; move it, or name another result",
+        code="file-exists",
+    )
 
 
 class FileLock:
@@ -185,17 +202,21 @@ class FileLock:
     """
 
     def __init__(self, path: Path) -> None:
+        require_posix("writing a file that other runs may write too")
         self._place = path.with_name(path.name + ".lock")
         try:
             while not self._take():
                 self._file.close()  # the run before has removed what was opened here
         except OSError as error:
             if error.errno not in LOCKED:
-                raise DataError(f"{str(path)!r} cannot be locked ({error.strerror}); write to a local disk") from None
+                raise DataError(
+                    f"{str(path)!r} cannot be locked ({error.strerror}); write to a local disk", code="file-locked"
+                ) from None
             with self._file as file:
                 holder = file.read(200).decode("utf-8", "replace") or "which has just begun"
             raise DataError(
-                f"{str(path)!r} is being written by another run, {holder}; wait for it to end, or name another file"
+                f"{str(path)!r} is being written by another run, {holder}; wait for it to end, or name another file",
+                code="file-locked",
             ) from None
         self._file.truncate(0)
         since = datetime.now().astimezone().isoformat(" ", "seconds")
@@ -219,17 +240,10 @@ class FileLock:
         return False
 
 
-if sys.platform == "win32":
-    import msvcrt
-
-    def _lock(file: int) -> None:
-        os.lseek(file, 1 << 30, os.SEEK_SET)  # behind the text, which others may then read
-        msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
-else:
+def _lock(file: int) -> None:
     import fcntl
 
-    def _lock(file: int) -> None:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------
@@ -292,6 +306,33 @@ def to_cell(text: str) -> str:
 def from_cell(cell: str) -> str:
     """The text that stands in a CSV file as this cell: the inverse of `to_cell`."""
     return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell
+
+
+def join_tags(tags: Iterable[str]) -> str:
+    """Several tags as one text, with semicolons between them; one that holds a semicolon stands in quotes.
+
+    >>> join_tags(["cat", "dog"]), join_tags(["black; white"])
+    ('cat;dog', '"black; white"')
+    """
+    text = io.StringIO()
+    csv.writer(text, delimiter=";", lineterminator="").writerow(tags)
+    return text.getvalue()
+
+
+def split_tags(text: str) -> tuple[str, ...]:
+    """The tags of such a text, each once; spaces around them don't count. A DataError if its quotes don't match.
+
+    >>> split_tags("cat; dog;cat"), split_tags('"black; white"'), split_tags("")
+    (('cat', 'dog'), ('black; white',), ())
+    """
+    try:
+        found = next(csv.reader([text], delimiter=";", skipinitialspace=True, strict=True), [])
+    except csv.Error as error:
+        problem = f"the tags {text[:60]!r} cannot be told apart ({error})"
+        raise DataError(
+            f'{problem}; write cat;dog, and put a tag that holds ; or " into double quotes', code="file-malformed"
+        ) from None
+    return tuple(dict.fromkeys(filter(None, map(str.strip, found))))
 
 
 def _write_jsonl(path: Path, columns: Columns, rows: Rows) -> int:

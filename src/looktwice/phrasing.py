@@ -27,7 +27,7 @@ class LabelOrder:
     number: int
     """1 or more."""
 
-    def of(self, labels: Sequence[Item]) -> tuple[Item, ...]:
+    def permuted(self, labels: Sequence[Item]) -> tuple[Item, ...]:
         """The labels in this order."""
         group, turn = divmod(self.number - 1, THIRDS)
         ranks = [
@@ -41,7 +41,7 @@ class LabelOrder:
 
 @dataclass(frozen=True)
 class Phrasing:
-    """What of a question's words differs from the classifier's own description; nothing by default."""
+    """Changes of the prompt for one query; none by default."""
 
     order: LabelOrder | None = None
     wording: int = 0

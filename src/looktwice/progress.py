@@ -9,22 +9,27 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, replace
+from datetime import timedelta
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 from looktwice.engine.engine import QueryEngine
-from looktwice.engine.outcome import Progress as Run
+from looktwice.engine.query import Progress as Run
 
 
 class _Screen(Console):
     """A terminal that may disappear during a run; what is printed after that is lost."""
 
+    gone = False
+
     def on_broken_pipe(self) -> None:
-        self.quiet = True
+        self.quiet = self.gone = True
 
 
 ERR = _Screen(stderr=True)
+BAR = 12
+"""The width of the bar, small enough that count, money and time left fit 80 columns beside it."""
 
 
 def say(line: str) -> None:
@@ -55,25 +60,31 @@ async def shown(engine: QueryEngine, total: int | None, show: Show | None = None
         if isinstance(failed, Exception):  # of a function that is called with the progress
             engine.resume()
             raise failed
-        if engine.canaries.flipped:
-            say(
-                f"The classifier is random: {engine.canaries.flipped} of {engine.canaries.asked} queries asked "
-                f"again got another answer ({100 * engine.canaries.flipped / engine.canaries.asked:.0f} %)."
-            )
+        for name, channel in engine.channels.items():
+            asked, flipped = channel.canaries.asked, channel.canaries.flipped
+            if flipped:
+                who = name if len(engine.channels) > 1 else "The classifier"
+                say(
+                    f"{who} is random: {flipped} of {asked} queries asked again got another answer "
+                    f"({100 * flipped / asked:.0f} %)."
+                )
 
 
 class Spending:
-    """What a run has spent, and what was left of its budget when it began."""
+    """The spend of a run, and its remaining budget at the start."""
 
     def __init__(self, engine: QueryEngine) -> None:
-        self._progress = engine.progress
-        self._price = engine.terms.price_micros
-        self._remaining = engine.runner.remaining()
-        self._money = engine.runner.money_left()
+        self._engine = engine
+        self._price = engine.limits.price_micros if len(engine.channels) == 1 else 0
+        self._remaining = engine.remaining()
+        self._money = engine.money_left()
 
     def words(self) -> list[str]:
         """Money where a question has a price, else questions; nothing where nothing is limited."""
-        progress = self._progress
+        progress = self._engine.progress
+        if len(self._engine.channels) > 1 and progress.micros:
+            rest = "" if self._money is None else f", {max(0, self._money - progress.micros) / 1e6:.4f} left"
+            return [f"{progress.micros / 1e6:.4f} spent{rest}"]
         if progress.input_tokens:
             tokens = f"{progress.input_tokens:,} + {progress.output_tokens:,} tokens"
             rest = "" if self._money is None else f", {max(0, self._money - progress.micros) / 1e6:.4f} left"
@@ -81,23 +92,32 @@ class Spending:
         left = None if self._remaining is None else max(0, self._remaining - progress.sent)
         if not self._price:
             return [] if left is None else [f"{left} left"]
-        spent = f"{self._progress.micros / 1e6:.4f} spent"
+        spent = f"{progress.micros / 1e6:.4f} spent"
         return [spent if left is None else f"{spent}, {left * self._price / 1e6:.4f} left"]
 
 
 async def show_bar(engine: QueryEngine, total: int | None, spending: Spending) -> None:
-    """A bar with the time left, what was asked and what was spent."""
-    text = TextColumn("pictures · {task.fields[text]}")
-    columns = (BarColumn(), MofNCompleteColumn(), text, TimeRemainingColumn())
+    """A bar with the count, what was spent and the time left, and as much of the rest as the terminal has room for."""
     started = time.monotonic()
+    columns = (BarColumn(BAR), TextColumn("{task.fields[text]}", markup=False))
     with Progress(*columns, console=ERR, transient=True) as bar:
         task = bar.add_task("", total=total, text="")
+
+        def update() -> None:
+            done = engine.progress.pictures
+            bar.update(task, completed=done)
+            left = bar.tasks[0].time_remaining
+            parts = [f"{done:,}/{total:,}" if total else f"{done:,}", *spending.words()]
+            parts += [] if left is None else [f"{timedelta(seconds=round(left))} left"]
+            line = " · ".join([*parts, _line(engine, started)])
+            bar.update(task, text=line[: max(20, ERR.width - BAR - 2)])
+
         try:
             while True:
-                bar.update(task, completed=engine.progress.pictures, text=_line(engine, spending, started))
+                update()
                 await asyncio.sleep(0.1)
         finally:
-            bar.update(task, completed=engine.progress.pictures, text=_line(engine, spending, started))
+            update()
 
 
 def callback_display(callback: Callable[[Run], None]) -> Show:
@@ -120,22 +140,27 @@ async def log_lines(engine: QueryEngine, total: int | None, spending: Spending) 
     while True:
         await asyncio.sleep(10)
         of = f" of {total}" if total else ""
-        say(f"{engine.progress.pictures}{of} pictures · {_line(engine, spending, started)}")
+        say(" · ".join([f"{engine.progress.pictures}{of} pictures", _line(engine, started), *spending.words()]))
 
 
 async def log_json(engine: QueryEngine, total: int | None, _: Spending) -> None:
     """A JSON line every second."""
     while True:
         await asyncio.sleep(1)
-        sys.stderr.write(json.dumps({"total": total, "in_flight": engine.in_flight, **asdict(engine.progress)}) + "\n")
+        by_name = {name: asdict(channel.runner.progress) for name, channel in engine.channels.items()}
+        several = {"classifiers": by_name} if len(by_name) > 1 else {}
+        line = {"total": total, "in_flight": engine.in_flight, **asdict(engine.progress), **several}
+        sys.stderr.write(json.dumps(line) + "\n")
 
 
-def _line(engine: QueryEngine, spending: Spending, started: float) -> str:
+def _line(engine: QueryEngine, started: float) -> str:
     progress = engine.progress
     speed = progress.answered / max(time.monotonic() - started, 1e-9)
-    parts = [f"{progress.sent} queries ({speed:.0f}/s, {engine.in_flight} in flight)"]
+    by_name = [f"{name} {channel.runner.progress.sent}" for name, channel in engine.channels.items()]
+    each = f"{', '.join(by_name)}; " if len(by_name) > 1 else ""
+    parts = [f"{progress.sent} queries ({each}{speed:.0f}/s, {engine.in_flight} in flight)"]
     if progress.hits:
         parts.append(f"{progress.hits} from the ledger")
     if progress.retries:
         parts.append(f"{progress.retries} retries")
-    return " · ".join([*parts, *spending.words()])
+    return " · ".join(parts)

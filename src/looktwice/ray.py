@@ -26,7 +26,8 @@ from looktwice import AskOptions, DecisionOptions, Model, Profile, Unscored, Ver
 from looktwice.errors import DataError, MissingExtra
 from looktwice.model import (
     PICTURE_ENDINGS,
-    VERDICT_COLUMNS,
+    VERDICT_COLUMNS_OF,
+    Classifiers,
     Progress,
     encode_png,
     few,
@@ -61,8 +62,8 @@ NAME_COLUMNS = ("name", "file_name", "filename", "file", "path", "key", "__key__
 class Scorer:
     """A callable class for `Dataset.map_batches`: takes batches of pictures and gives their verdicts, one a row.
 
-    `profile` is a profile or its path. `classifier` takes the place of the one that the file names, which the user must
-    have approved on this machine; a profile that is not a file needs it. `image` is the column of pictures (bytes of
+    `profile` is a profile or its path. `classifiers` take the place of those that the file names, which the user must
+    have approved on this machine; a profile that is not a file needs them. `image` is the column of pictures (bytes of
     files, or uint8 arrays), `name` that of their names, `keep` further columns of texts to pass on. `decide` and
     `options` are as for `Model`.
     """
@@ -70,7 +71,7 @@ class Scorer:
     def __init__(
         self,
         profile: Profile | str | Path,
-        classifier: str | None = None,
+        classifiers: Classifiers | None = None,
         *,
         image: str = "bytes",
         name: str = "path",
@@ -80,11 +81,14 @@ class Scorer:
     ) -> None:
         self._image, self._name, self._keep, self._decide = image, name, tuple(keep), decide
         if not isinstance(profile, Profile):
-            self.model = Model.load(profile, classifier, options=options, progress=self._note)
-        elif classifier is None:
-            raise DataError("a profile that is not a file needs the name of its classifier; give classifier=…")
+            self.model = Model.load(profile, classifiers, options=options, progress=self._note)
+        elif classifiers is None:
+            raise DataError(
+                "a profile that is not a file needs the names of its classifiers; give classifiers=…",
+                code="option-conflict",
+            )
         else:
-            self.model = Model(classifier, profile, options=options, progress=self._note)
+            self.model = Model(classifiers, profile, options=options, progress=self._note)
         self.progress: Progress | None = None
         """What was asked since the scorer was made."""
 
@@ -100,8 +104,9 @@ class Scorer:
 
     def table(self, batch: Batch, verdicts: Sequence[Verdict | Unscored]) -> pa.Table:
         """Verdicts as an Arrow table."""
-        records = map(verdict_record, verdicts)
-        columns: files.Columns = {**VERDICT_COLUMNS, **dict.fromkeys(self._keep, TEXT)}
+        kind = self.model.fitted().kind
+        records = (verdict_record(verdict, kind) for verdict in verdicts)
+        columns: files.Columns = {**VERDICT_COLUMNS_OF[kind], **dict.fromkeys(self._keep, TEXT)}
         kept = zip(*(batch[column] for column in self._keep), strict=True) if self._keep else [()] * len(verdicts)
         return files.arrow_table(columns, [[*row.values(), *more] for row, more in zip(records, kept, strict=True)])
 
@@ -138,12 +143,14 @@ def listed(paths: Sequence[str]) -> list[File]:
     From a folder, those with a known ending are taken, hidden ones left out.
     """
     if not paths:
-        raise DataError("no picture is named; give files, folders or addresses such as s3://bucket/folder")
+        raise DataError(
+            "no picture is named; give files, folders or addresses such as s3://bucket/folder", code="pictures-none"
+        )
     found = [file for path in paths for file in _listed(path, alone=len(paths) == 1)]
     if not found:
-        raise DataError(f"{shown(paths[0])}: no picture; they end with {' '.join(IN_FOLDERS)}")
+        raise DataError(f"{shown(paths[0])}: no picture; they end with {' '.join(IN_FOLDERS)}", code="pictures-none")
     if twice := [name for name, count in Counter(file.name for file in found).items() if count > 1]:
-        raise DataError(f"{few(twice, 'file')} given twice; name each once")
+        raise DataError(f"{few(twice, 'file')} given twice; name each once", code="pictures-duplicate")
     return found
 
 
@@ -169,9 +176,11 @@ def _listed(path: str, alone: bool) -> Iterator[File]:
         info = system.get_file_info(root)
         below = system.get_file_info(FileSelector(root, recursive=True)) if info.type == FileType.Directory else []
     except OSError as fault:
-        raise DataError(f"{shown(place)}: cannot be listed ({_why(fault)}); check the path and its rights") from None
+        raise DataError(
+            f"{shown(place)}: cannot be listed ({_why(fault)}); check the path and its rights", code="file-unreadable"
+        ) from None
     if info.type == FileType.NotFound:
-        raise DataError(f"{shown(place)}: no such file or folder; check the path")
+        raise DataError(f"{shown(place)}: no such file or folder; check the path", code="file-missing")
     if info.type == FileType.File:
         name = os.path.basename(place) if alone and place.endswith(".npz") else place
         yield File(path if "://" in path else root, name, _stamp(info, "://" not in path))
@@ -248,12 +257,15 @@ def _tables(group: Sequence[File], done: Collection[str]) -> Iterator[Dataset]:
             )
             columns = table.schema().names
         except Exception as fault:  # Ray and pyarrow raise many kinds, plain ones among them
-            raise DataError(f"{shown(group[0].name)} or a table beside it cannot be read: {_why(fault)}") from None
+            raise DataError(
+                f"{shown(group[0].name)} or a table beside it cannot be read: {_why(fault)}", code="file-unreadable"
+            ) from None
         image = next((column for column in IMAGE_COLUMNS if column in columns), None)
         if image is None:
             raise DataError(
                 f"{shown(group[0].name)}: no column with pictures; it has {', '.join(columns)}, and should have bytes "
-                f"in one of {', '.join(IMAGE_COLUMNS)}"
+                f"in one of {', '.join(IMAGE_COLUMNS)}",
+                code="file-malformed",
             )
         name = next((column for column in NAME_COLUMNS if column in columns and column != "path"), None)
         names = partial(_rows, paths, image, name, frozenset(done))
@@ -326,13 +338,18 @@ def filesystem(address: str) -> tuple[FileSystem, str]:
     host, _, path = rest.partition("/")
     if "@" in host:
         bucket = shown(host.rpartition("@")[2])
-        raise DataError(f"{scheme}://{bucket}: keys have no place in an address; set AWS_ACCESS_KEY_ID and the like")
+        raise DataError(
+            f"{scheme}://{bucket}: keys have no place in an address; set AWS_ACCESS_KEY_ID and the like",
+            code="option-invalid",
+        )
     try:
         system, root = _connected(f"{scheme}://{host}/{mark}{settings}")
     except (ArrowInvalid, NotImplementedError) as fault:
-        raise DataError(f"{scheme}://{shown(host)}: not an address that pyarrow reads ({_why(fault)})") from None
+        raise DataError(
+            f"{scheme}://{shown(host)}: not an address that pyarrow reads ({_why(fault)})", code="file-unreadable"
+        ) from None
     except OSError as fault:  # HDFS without Java, for one
-        raise DataError(f"{scheme}://{shown(host)}: cannot be opened ({_why(fault)})") from None
+        raise DataError(f"{scheme}://{shown(host)}: cannot be opened ({_why(fault)})", code="file-unreadable") from None
     return system, f"{root.rstrip('/')}/{path}"
 
 
@@ -358,7 +375,7 @@ def _by_filesystem(group: Sequence[File]) -> list[tuple[FileSystem, dict[str, Fi
 
 
 def _stamp(info: FileInfo, local: bool) -> str:
-    """What changes with a file; on a disk also the time that no program can set."""
+    """The fields of a file's status that change with it; on a local disk also its ctime."""
     return f"{info.size} {info.mtime_ns}" + (f" {os.stat(info.path).st_ctime_ns}" if local else "")
 
 

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from looktwice import AskOptions, DecisionOptions, Model, Profile, Unscored, Verdict
+from looktwice import AskOptions, DecisionOptions, Model, Profile, TagVerdict, Unscored, Verdict
 from looktwice.errors import FitError, MissingExtra
 from looktwice.model import (
     FALSE_ALARMS,
+    Basis,
     Calibrator,
     Classifier,
+    Classifiers,
     Collected,
+    Connected,
     Floats,
     Money,
+    OnDrift,
     Panel,
     Picture,
     PicturesLike,
     Scores,
     SetKind,
-    Source,
     Unfamiliar,
     many,
     one,
@@ -56,8 +59,8 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters:
         classifier: A description such as `onnx:model.onnx`, a TOML file, a function of one picture (or of a `batch`),
-            or a connected classifier, which clones share.
-        views: The panel; the general one where None.
+            or a connected classifier, which clones share; or a list of several.
+        views: The panel; the general one where None, for tags none.
         calibrator: The name of a calibrator, or a calibrator.
         seed: Seed of the random views.
         ledger: `memory` (kept as long as the process lives), a path, `postgresql://…`, `off`, or None: the default
@@ -79,18 +82,23 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         batch: Ask a chat model in its vendor's batches: within a day, at a lower price; needs a ledger on disk.
         label_check: Pictures of `fit` whose labels are compared with `y` before the others are asked about; 0 asks
             about all of them even if no label is in `y`.
-        adaptive: Whether `verdicts` stops asking about a picture once further answers would hardly matter.
-        max_error: `verdicts` accepts answers that are wrong at most this often; None decides nothing.
-        level: How certain that guarantee is.
+        all: Whether everything is asked about each picture, also where further answers would hardly matter.
+        max_error: `verdicts` accepts answers that are wrong at most this often, or a mapping by label; None decides
+            nothing.
+        max_miss: By class, the share of its pictures that `verdicts` may accept as something else.
+        level: How certain these guarantees are.
+        accept: Whether `verdicts` accepts by `guarantee` or by `estimate`.
         coverage: How often prediction sets should hold the truth; where None, `verdicts` has none and those of
             `predict_set` hold it in 90 of 100 pictures.
-        sets: How they are chosen: `adaptive`, `regularised`, `deterministic` or `threshold`.
+        sets: How they are chosen: `aps`, `raps`, `aps-deterministic` or `lac`.
         unfamiliar: Whether `verdicts` may `accept`, must `review` or should `refuse` to ask about a picture that is not
             like those of `fit`.
         false_alarms: How often a picture that is like them is taken for one that is not.
+        on_drift: What becomes of verdicts once the pictures have changed: `hold` accepts none, `accept` goes on.
+        tags: The tag of each column of `y`, where the classifier returns tags and `y` is 0 and 1, n × tags.
 
     Attributes:
-        classes_: The labels of `y`, sorted, of its type.
+        classes_: The labels of `y`, sorted, of its type; or the tags, in the order of its columns.
         profile_: What was learned.
 
     >>> import numpy as np
@@ -102,7 +110,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ((60, 2), True)
     """
 
-    classifier: Source | None = None
+    classifier: Classifiers | None = None
     views: Panel | str | None = None
     calibrator: Calibrator | str = "jury"
     seed: int = 0
@@ -121,13 +129,17 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     working_size: int | None = None
     batch: bool = False
     label_check: int = 20
-    adaptive: bool = False
-    max_error: float | None = None
+    all: bool = False
+    max_error: float | Mapping[str, float] | None = None
+    max_miss: Mapping[str, float] | None = None
     level: float = 0.95
+    accept: Basis = "guarantee"
     coverage: float | None = None
-    sets: SetKind = "adaptive"
+    sets: SetKind = "aps"
     unfamiliar: Unfamiliar = "review"
     false_alarms: float = FALSE_ALARMS
+    on_drift: OnDrift = "hold"
+    tags: Sequence[str] | None = None
 
     def fit(self, X: PicturesLike, y: ArrayLike) -> Self:
         """Learn from pictures and their true labels.
@@ -135,27 +147,54 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         `X` is an array of pictures (uint8, n × height × width [× RGB]), or a sequence of arrays, paths, bytes or Pillow
         images. If a picture cannot be scored, the error names it; call again, and only what is missing is asked.
         """
-        truths = column_or_1d(y, warn=True)
+        tags = np.asarray(y) if np.ndim(y) == 2 else None
+        truths = column_or_1d(y, warn=True) if tags is None else tags
         check_classification_targets(truths)
         with self._opened(None, self.seed) as model:
             self.profile_ = model.fit(
                 _pictures(X),
-                _texts(truths),
+                _texts(truths) if tags is None else self._named(tags),
                 views=self.views,
                 calibrator=self.calibrator,
                 on_collected=_check_complete,
-            )
-        self.classes_ = np.unique(truths)
+            ).profile
+        self.classes_ = np.unique(truths) if tags is None else np.array(self._tag_names(tags.shape[1]))
         return self
 
+    def _tag_names(self, columns: int) -> list[str]:
+        """The tag of each column of `y`."""
+        if self.tags is None or len(self.tags) != columns:
+            given = "none are" if self.tags is None else f"{len(self.tags)} are"
+            raise FitError(
+                f"y has {columns} columns, and {given} named; give tags=, the tag of each column",
+                code="labels-unmatched",
+            )
+        return list(self.tags)
+
+    def _named(self, y: NDArray[np.generic]) -> list[list[str]]:
+        """The tags of each picture, from a column of 0 and 1 for each tag."""
+        names = self._tag_names(y.shape[1])
+        return [[name for name, true in zip(names, row, strict=True) if true] for row in y]
+
     def predict(self, X: PicturesLike) -> NDArray[np.generic]:
-        """(n,): the label of each verdict; where that is none of `classes_`, the most probable one that is."""
+        """(n,): the label of each verdict; where that is none of `classes_`, the most probable one that is.
+
+        With tags (n, len(classes_)): 1 where a tag is more probable than not, as scikit-learn has multi-label answers.
+        """
+        if self._of_tags():
+            return (self.predict_proba(X) >= 0.5).astype(np.int64)
         verdicts = self._complete(X, DecisionOptions())
         labels: NDArray[np.generic] = self.classes_[self._places(verdicts)]
         return labels
 
     def predict_proba(self, X: PicturesLike) -> Floats:
-        """(n, len(classes_)): the probability of each label of `classes_`, given that it is one of them."""
+        """(n, len(classes_)): the probability of each label of `classes_`, given that it is one of them; with tags,
+        the probability of each tag, 0 for one that was true of no picture of `fit`.
+        """
+        if self._of_tags():
+            found = cast("list[TagVerdict]", self._complete(X, DecisionOptions()))
+            shares = [{tag.name: tag.probability for tag in verdict.tags} for verdict in found]
+            return np.array([[share.get(name, 0.0) for name in self.classes_] for share in shares], np.float64)
         return self._probabilities(self._complete(X, DecisionOptions()))
 
     def predict_set(self, X: PicturesLike, coverage: float | None = None) -> NDArray[np.bool_]:
@@ -198,7 +237,11 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found = self._verdicts(X, options)
         if failed := next((verdict for verdict in found if isinstance(verdict, Unscored)), None):
             raise failed.error()
-        return [verdict for verdict in found if isinstance(verdict, Verdict)]
+        return [verdict for verdict in found if not isinstance(verdict, Unscored)]
+
+    def _of_tags(self) -> bool:
+        check_is_fitted(self, "profile_")
+        return bool(self.profile_.kind == "tags")
 
     def _labels(self) -> list[str]:
         """The classes as the classifier says them."""
@@ -215,7 +258,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.where(total > 0, found / np.where(total > 0, total, 1.0), 1.0 / len(self.classes_))
 
     def _places(self, verdicts: Sequence[Verdict]) -> NDArray[np.intp]:
-        """(n,): which of the classes is believed."""
+        """(n,): the predicted class of each picture."""
         believed = np.array([[verdict.label == label for label in self._labels()] for verdict in verdicts])
         believed = believed.reshape(len(verdicts), len(self.classes_))
         return np.where(believed.any(axis=1), believed.argmax(axis=1), self._probabilities(verdicts).argmax(axis=1))
@@ -228,7 +271,8 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _opened(self, profile: Profile | None, seed: int | None = None) -> Iterator[Model]:
         if self.classifier is None:
             raise FitError("LookTwice needs a classifier: a description, a function or a connected classifier")
-        turn = _TURN if isinstance(self.classifier, Classifier) else nullcontext()
+        given = self.classifier if isinstance(self.classifier, list | tuple) else [self.classifier]
+        turn = _TURN if any(isinstance(one, Classifier | Connected) for one in given) else nullcontext()
         with turn, Model(self.classifier, profile, options=self._options(AskOptions), seed=seed) as model:
             yield model
 
@@ -241,6 +285,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self):  # type: ignore[no-untyped-def]
         tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = self.tags is not None
         tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
         return tags
 

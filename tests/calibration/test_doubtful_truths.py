@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.optimize import OptimizeResult, minimize
+from support.errors import coded
 from test_jury import simulated
 from test_scored_jury import world
 
@@ -37,7 +38,7 @@ def brute_loss(votes: LabelledVotes, shrinkage: float, theta: Floats) -> float:
         scores = {c: score + theta[-3] * np.log(said.count(c)) for c, score in scores.items()}
         if len(named) < votes.classes:
             share = (votes.classes - len(named)) / (votes.classes - 1)
-            scores[OUTSIDE] = np.log(share) + theta[-2] - theta[-1] / len(named)
+            scores[OUTSIDE] = np.log(share) + theta[-2] + theta[-1] * np.log(len(named) / votes.answers().shape[1])
         powers = {c: float(np.exp(s)) for c, s in scores.items()}
         if votes.excluded and votes.excluded[row]:
             others = votes.classes - len(named)
@@ -139,9 +140,9 @@ def test_a_jury_with_scores_learns_from_wrong_answers_too() -> None:
 
 def test_excluding_everything_is_an_error_and_so_is_no_known_truth() -> None:
     votes = simulated(20, 6, 2, seed=1)
-    with pytest.raises(DataError, match="its truth is another"):
+    with pytest.raises(DataError, check=coded("votes-mismatch")):
         logit.tabulate(votes.labelled(["?"] * 19 + ["1"], [(0, 1)] * 19 + [()]))
-    with pytest.raises(FitError, match="no picture has a truth that is known"):
+    with pytest.raises(FitError, check=coded("labels-missing")):
         logit.tabulate(votes.labelled(["?"] * 20, [(0,)] * 20))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from aiohttp import web
 from conformance.replica import DEMO, Replica, model, pictures
+from support.errors import coded
 
 from looktwice import Model
 from looktwice.calibration import storage
@@ -69,9 +70,9 @@ def test_votes_files_keep_lists(tmp_path: Path, ending: str) -> None:
 def test_lists_that_are_not_about_the_votes_are_refused() -> None:
     evidence = votes().evidence
     assert evidence is not None
-    with pytest.raises(DataError, match="cannot have the shapes"):
+    with pytest.raises(DataError, check=coded("votes-malformed")):
         replace(votes(), evidence=evidence.take(slice(2)))
-    with pytest.raises(DataError, match="not in the vocabulary"):
+    with pytest.raises(DataError, check=coded("votes-malformed")):
         replace(votes(), evidence=Evidence(evidence.labels + 9, evidence.scores))
 
 
@@ -98,7 +99,7 @@ async def test_a_function_may_return_scores() -> None:
     assert plain == Answer("cat")
     assert pair == Answer("cat", 0.9)
     assert (ranked.label, ranked.score, len(ranked.options)) == ("class 19", 0.19, 20)
-    with pytest.raises(PermanentError, match="a score must be a number"):
+    with pytest.raises(PermanentError, check=coded("reply-malformed")):
         await PythonClassifier(lambda image: ("cat", "high")).label(picture)
 
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from scipy.optimize import minimize
+from support.errors import coded
 
 from looktwice.calibration import metrics
 from looktwice.calibration.tags import VOTES, WEAKEST, LabelledTagVotes, TagJury, TagRows, TagScale, TagVotes
-from looktwice.calibration.votes import Floats, RankedList
+from looktwice.calibration.votes import Floats, RankedList, Row, Votes
 from looktwice.errors import DataError, FitError
 
 TAGS = tuple(f"tag {number}" for number in range(6))
@@ -169,7 +170,7 @@ def test_pictures_with_missing_answers_teach_what_was_answered(votes: LabelledTa
     jury = TagJury().fit(without(votes.take(slice(0, 600)), down))
     test = votes.take(slice(600, None))
     assert metrics.ece(jury.probability(test).ravel(), test.truths.ravel()) < 0.02
-    with pytest.raises(FitError, match="too few"):
+    with pytest.raises(FitError, check=coded("labels-too-few")):
         TagJury().fit(without(votes.take(slice(0, 600)), np.ones((600, 2), bool)))
 
 
@@ -234,13 +235,11 @@ def test_a_jury_is_plain_json_and_back(votes: LabelledTagVotes, jury: TagJury) -
     np.testing.assert_array_equal(again.probability(votes), jury.probability(votes))
 
 
-def test_answers_are_collected_from_lists_of_tags() -> None:
-    answers: list[list[RankedList | None]] = [
-        [(("dog", 0.9), ("car", 0.5), ("dog", 0.1), ("sky", 0.3)), None],
-        [(), (("sky", None),)],
-    ]
-    votes = TagVotes.collect(["a", "b"], ["x", "y"], ["sky", "dog"], answers)
-    assert votes.ranks.tolist() == [[[4, 1], [0, 0]], [[0, 0], [1, 0]]]
+def test_votes_on_tags_are_read_from_ranked_lists() -> None:
+    lists: tuple[RankedList, ...] = ((("dog", 0.9), ("cat", 0.8), ("sky", None)), ())
+    rows = [Row("a", "dog;cat;sky", (None,), lists=lists), Row("b", "", ("sky",), lists=((), (("sky", None),)))]
+    votes = TagVotes.of(Votes.collect(rows, ["x@base"]), ["sky", "dog"])
+    assert votes.ranks.tolist() == [[[3, 1], [0, 0]], [[0, 0], [1, 0]]]
     assert votes.asked.tolist() == [[True, False], [True, True]]
     assert votes.scores[0, 0, 1] == np.float32(0.9)
     assert np.isnan(votes.scores[1, 1, 0])

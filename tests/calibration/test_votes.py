@@ -3,11 +3,13 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.errors import coded
 
 from looktwice import files
 from looktwice.calibration import storage
@@ -119,18 +121,18 @@ def test_votes_survive_a_file(
 @pytest.mark.parametrize("ending", [".npz", ".parquet"])
 def test_a_file_that_holds_no_votes_is_refused(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"votes{ending}"
-    with pytest.raises(DataError, match="there is no votes file"):
+    with pytest.raises(DataError, check=coded("file-missing")):
         storage.load(path)
     for content in (b"", b"not votes at all", b"PK\x03\x04 broken", b"PAR1 broken PAR1"):
         path.write_bytes(content)
-        with pytest.raises(DataError, match="is not a votes file"):
+        with pytest.raises(DataError, check=coded("file-malformed")):
             storage.load(path)
 
 
 def test_a_pickle_inside_a_votes_file_is_never_opened(tmp_path: Path) -> None:
     path = tmp_path / "votes.npz"
     np.savez(path, base=np.array([{"a": 1}], dtype=object), views=np.zeros((1, 0)), texts=np.zeros(1))
-    with pytest.raises(DataError, match="is not a votes file"):
+    with pytest.raises(DataError, check=coded("file-malformed")):
         storage.load(path)
 
 
@@ -147,17 +149,17 @@ def test_a_parquet_file_that_grows_when_it_is_unpacked_is_refused(
     pq.write_table(table.replace_schema_metadata({"looktwice": json.dumps(texts)}), path)
     assert path.stat().st_size < 10**5
     assert pq.ParquetFile(path).metadata.row_group(0).total_byte_size < 10**6
-    with pytest.raises(DataError, match="bytes, and 10,000,000 are read" if named else "one row for each name"):
+    with pytest.raises(DataError, check=coded("file-malformed")):
         storage.load(path)
 
 
 def test_codes_that_point_nowhere_are_refused() -> None:
-    with pytest.raises(DataError, match="not in their vocabulary"):
+    with pytest.raises(DataError, check=coded("votes-malformed")):
         Votes(("a",), ("mirror",), ("cat",), np.array([0], np.int32), np.array([[5]], np.int32), 2)
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(DataError, match="shapes"):
+    with pytest.raises(DataError, check=coded("votes-malformed")):
         Votes(("a",), ("mirror",), ("cat",), np.array([0, 0], np.int32), np.array([[0]], np.int32), 2)
 
 
@@ -273,9 +275,9 @@ def test_truths_stay_with_their_pictures() -> None:
 
 @pytest.mark.parametrize("truths", [["ant", "bee"], [0, 1]])
 def test_truths_of_which_none_is_a_label_are_refused(truths: list[str] | list[int]) -> None:
-    with pytest.raises(DataError, match=r"none of the truths \(.*\) is among the labels of the classifier"):
+    with pytest.raises(DataError, check=coded("labels-unmatched")):
         Votes.from_labels(["cat", "dog"], [["cat"], ["dog"]], truths)
-    with pytest.raises(DataError, match=r"none of the truths \('cat', 'dog'\) is among the labels .*\('4', '5'\)"):
+    with pytest.raises(DataError, check=coded("labels-unmatched")):
         Votes.from_labels([4, 5], [[4], [5]], ["cat", "dog"])
 
 
@@ -283,32 +285,30 @@ NAN = float("nan")
 
 
 @pytest.mark.parametrize(
-    ("base", "views", "truths", "vocabulary", "words"),
+    ("base", "views", "truths", "vocabulary"),
     [
-        (["a", "b"], [["a"]], None, None, r"base has shape \(2,\), views have \(1, 1\)"),
-        (["a", "b"], ["a", "b"], None, None, r"views have \(2,\)"),
-        (["a", "b"], [["a"], ["a", "b"]], None, None, r"views have \(2,\)"),
-        (["a"], np.zeros((1, 2, 2), int), None, None, r"views have \(1, 2, 2\)"),
-        ("ab", [["a"], ["b"]], None, None, r"base has shape \(\)"),
-        (["a", "b"], [["a"], ["b"]], None, [["a", "b"]], r"vocabulary has \(1, 2\)"),
-        (["a", "b"], [["a"], ["b"]], ["a"], None, r"truths have shape \(1,\); give one for each of 2"),
-        ([1.0, NAN], [[1.0], [2.0]], None, None, "hold float; give texts or whole numbers"),
-        (["a", NAN], [["a"], ["b"]], None, None, "hold float, str"),
-        (["a", 1], [["a"], ["b"]], None, None, "hold int, str"),
-        (["a", "b"], [[0], [1]], None, None, "hold int, str"),
-        ([True, False], [[True], [False]], None, None, "hold bool"),
-        ([b"a"], [[b"a"]], None, None, "hold bytes"),
-        (["a"], [["a"]], [NAN], None, "truths hold float"),
-        (["a"], [["a"]], ["a"], [0], "hold int, str"),
-        (["a", "b"], [["a"], ["b"]], ["a", ""], None, "truths: no label at place 1"),
-        (["a"], [["b"]], None, ["a", "a"], "holds a label twice"),
-        (["a"], [["b"]], None, ["a", "c"], r"\('a', 'c'\) lacks labels that were given \('b'\)"),
+        (["a", "b"], [["a"]], None, None),
+        (["a", "b"], ["a", "b"], None, None),
+        (["a", "b"], [["a"], ["a", "b"]], None, None),
+        (["a"], np.zeros((1, 2, 2), int), None, None),
+        ("ab", [["a"], ["b"]], None, None),
+        (["a", "b"], [["a"], ["b"]], None, [["a", "b"]]),
+        (["a", "b"], [["a"], ["b"]], ["a"], None),
+        ([1.0, NAN], [[1.0], [2.0]], None, None),
+        (["a", NAN], [["a"], ["b"]], None, None),
+        (["a", 1], [["a"], ["b"]], None, None),
+        (["a", "b"], [[0], [1]], None, None),
+        ([True, False], [[True], [False]], None, None),
+        ([b"a"], [[b"a"]], None, None),
+        (["a"], [["a"]], [NAN], None),
+        (["a"], [["a"]], ["a"], [0]),
+        (["a", "b"], [["a"], ["b"]], ["a", ""], None),
+        (["a"], [["b"]], None, ["a", "a"]),
+        (["a"], [["b"]], None, ["a", "c"]),
     ],
 )
-def test_labels_that_are_no_table_are_one_line(
-    base: object, views: object, truths: object, vocabulary: object, words: str
-) -> None:
-    with pytest.raises(DataError, match=words) as error:
+def test_labels_that_are_no_table_are_one_line(base: object, views: object, truths: object, vocabulary: object) -> None:
+    with pytest.raises(DataError, check=coded("votes-malformed")) as error:
         Votes.from_labels(base, views, truths, vocabulary)  # type: ignore[call-overload]
     assert "\n" not in str(error.value)
 
@@ -340,18 +340,18 @@ def test_sources_are_taken_in_any_order_with_their_lists_and_labels() -> None:
 
 def test_truths_are_one_for_each_picture_and_their_codes_exist() -> None:
     votes = votes_of(("cat", ("dog",)), ("dog", ("dog",)))
-    with pytest.raises(DataError, match="2 pictures have votes, but 1 truths were given"):
+    with pytest.raises(DataError, check=coded("votes-malformed")):
         votes.labelled(["cat"])
     good = votes.labelled(["cat", "dog"])
     for code in (MISSING, 2, -3):
-        with pytest.raises(DataError, match="a code that is not in the vocabulary"):
+        with pytest.raises(DataError, check=coded("votes-malformed")):
             replace(good, truths=np.array([0, code], np.int32))
 
 
 def test_votes_without_truths_say_so_and_are_short_to_look_at() -> None:
     votes = Votes.from_labels(["a", "b"] * 20, [["a", "b"]] * 40)
     for calibrator in (Jury(), Probit()):
-        with pytest.raises(FitError, match="no truths to learn from"):
+        with pytest.raises(FitError, check=coded("labels-missing")):
             calibrator.fit(votes)  # type: ignore[arg-type]
     assert repr(votes) == "<Votes: 40 pictures, 2 views, 2 labels>"
     labelled = votes.labelled(["a", "b"] * 20)
@@ -361,11 +361,63 @@ def test_votes_without_truths_say_so_and_are_short_to_look_at() -> None:
 
 def test_what_labels_are_not_and_how_likely_they_came_is_told_of_every_picture_or_of_none() -> None:
     votes = Votes.collect([Row(str(i), "a", ("a",)) for i in range(3)], ("mirror",), ("a", "b"), 2)
-    with pytest.raises(DataError, match="excluded labels are given for 2"):
+    with pytest.raises(DataError, check=coded("votes-malformed")):
         votes.labelled(["a", "b", "?"], [(), (0,)])
     for probabilities in ([0.5, 1.0], [0.5, 1.0, 0.0], [0.5, 1.0, 1.5]):
-        with pytest.raises(DataError, match="as many probabilities above 0 and up to 1, or none"):
+        with pytest.raises(DataError, check=coded("votes-malformed")):
             votes.labelled(["a", "b", "a"], (), probabilities)
     assert votes.labelled(["a", "b", "a"], (), [0.5, 1.0, 0.1]).probabilities == (0.5, 1.0, 0.1)
     forbidden = votes.labelled(["a", "b", "?"], [(), (), (0,)]).forbids(np.array([[0, 1]] * 3, np.int32))
     assert forbidden.tolist() == [[False, False], [False, False], [True, False]]
+
+
+# Votes of other tools ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["npz", "parquet"])
+def test_votes_with_names_views_and_scores_are_saved_and_loaded(tmp_path: Path, ending: str) -> None:
+    scores = [[0.5, 0.25, np.nan], [0.75, np.nan, np.nan]]
+    votes = Votes.from_labels(
+        ["cat", "dog"],
+        [["cat", "dog"], ["dog", None]],
+        ["cat", "fox"],
+        names=["a", "b"],
+        panel=["mirror", "zoom"],
+        scores=scores,
+    )
+    votes.save(tmp_path / f"votes.{ending}")
+    loaded = Votes.load(tmp_path / f"votes.{ending}")
+    assert isinstance(loaded, LabelledVotes)
+    assert (loaded.names, loaded.panel, loaded.words) == (("a", "b"), ("mirror", "zoom"), ("cat", "fox"))
+    assert loaded.lists() == [
+        ((("cat", 0.5),), (("cat", 0.25),), (("dog", None),)),
+        ((("dog", 0.75),), (("dog", None),), ()),
+    ]
+    frame = loaded.to_frame()
+    assert list(frame.columns) == ["name", "base", "1 mirror", "2 zoom", "truth"]
+    assert frame.to_dict("list")["1 mirror"] == ["cat", "dog"]
+
+
+def test_ranked_lists_of_other_tools_are_evidence() -> None:
+    ranked = [[(("cat", 0.5), ("dog", 0.25)), (("dog", None),)]]
+    assert Votes.from_labels(["cat"], [["dog"]], lists=ranked).lists() == [tuple(ranked[0])]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"names": ["a", "b"]},
+        {"panel": ["mirror", "zoom"]},
+        {"scores": [0.5, 0.5]},
+        {"lists": [[(("cat", 0.5),)]]},
+        {"scores": [[0.5, 0.5]], "lists": [[(("cat", 0.5),), ()]]},
+    ],
+)
+def test_details_that_do_not_fit_the_labels_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(DataError):
+        Votes.from_labels(["cat"], [["dog"]], **wrong)
+
+
+def test_a_votes_file_of_another_ending_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, check=coded("file-ending")):
+        votes_of(("cat", ("cat",))).save(tmp_path / "votes.csv")

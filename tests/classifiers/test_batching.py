@@ -19,6 +19,7 @@ import pytest
 from aiohttp import web
 from conformance.batch_replica import BatchReplica, Faults, Handler
 from conformance.vendors import HOUSES, LABELS, ServiceSettings, description, served
+from support.errors import coded
 
 from looktwice.classifiers.chat.batching import Fate, Line, OpenAIBatches, Sought
 from looktwice.classifiers.chat.model import ChatClassifier
@@ -269,7 +270,7 @@ def test_a_batch_that_is_done_and_shows_no_results_is_not_taken_for_lost(vendor:
 
     with (
         repeating(done, vendor, tmp_path) as classifier,
-        pytest.raises(TransientError, match="names no file with its results"),
+        pytest.raises(TransientError, check=coded("reply-malformed")),
     ):
         asyncio.run(work(classifier))
 

@@ -22,6 +22,7 @@ from aiohttp import web
 from conformance.replica import Replica, meant
 from hypothesis import given
 from hypothesis import strategies as st
+from support.errors import coded
 
 from looktwice.classifiers.base import (
     AnswerKind,
@@ -249,32 +250,32 @@ async def test_a_secret_is_not_cut_in_half_where_words_are_shortened(
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "code"),
     [
-        ({}, "url"),
-        ({"url": "ftp://h/"}, "not an address"),
+        ({}, "description-invalid"),
+        ({"url": "ftp://h/"}, "description-invalid"),
         (
             {"url": "http://h", "colour": 1},
-            "a setting 'colour' that this connector does not know; see docs/connectors.md",
+            "description-invalid",
         ),
-        ({"urll": "http://h"}, "a setting 'urll' that this connector does not know; did you mean 'url'?"),
-        ({"url": "http://h", "label": "a[["}, "label.*JMESPath"),
-        ({"url": "http://h", "body": {"kind": "json", "template": {"a": 1}}}, "shows no picture"),
-        ({"url": "http://h", "body": "xml"}, "body.*multipart"),
-        ({"url": "http://{host}/"}, "host"),
-        ({"url": "http://h", "headers": {"x-model": "{model}"}}, "model"),
-        ({"url": "http://h", "headers": {"Authorization": "Bearer abc"}}, "looks like a secret"),
-        ({"url": "http://h", "query": {"api_key": "abc"}}, "looks like a secret"),
-        ({"url": "http://h/?token=abc"}, "looks like a secret"),
-        ({"url": "http://me:abc@h/"}, "user or password"),
-        ({"url": "http://h", "headers": {"x-key": "${NOT_SET_ANYWHERE}"}}, "NOT_SET_ANYWHERE is not set"),
-        ({"url": "http://h", "encoding": {"shrink": True}}, "shrink needs"),
-        ({"url": "http://h", "timeout": 0}, "timeout"),
-        ({"url": "http://h", "labels": "missing.txt"}, "missing.txt"),
+        ({"urll": "http://h"}, "description-invalid"),
+        ({"url": "http://h", "label": "a[["}, "description-invalid"),
+        ({"url": "http://h", "body": {"kind": "json", "template": {"a": 1}}}, "description-invalid"),
+        ({"url": "http://h", "body": "xml"}, "description-invalid"),
+        ({"url": "http://{host}/"}, "description-invalid"),
+        ({"url": "http://h", "headers": {"x-model": "{model}"}}, "description-invalid"),
+        ({"url": "http://h", "headers": {"Authorization": "Bearer abc"}}, "description-invalid"),
+        ({"url": "http://h", "query": {"api_key": "abc"}}, "description-invalid"),
+        ({"url": "http://h/?token=abc"}, "description-invalid"),
+        ({"url": "http://me:abc@h/"}, "description-invalid"),
+        ({"url": "http://h", "headers": {"x-key": "${NOT_SET_ANYWHERE}"}}, "credentials-missing"),
+        ({"url": "http://h", "encoding": {"shrink": True}}, "description-invalid"),
+        ({"url": "http://h", "timeout": 0}, "description-invalid"),
+        ({"url": "http://h", "labels": "missing.txt"}, "description-missing"),
     ],
 )
-def test_a_wrong_description_is_told_when_connecting(settings: dict[str, object], told: str) -> None:
-    with pytest.raises(PermanentError, match=told) as caught:
+def test_a_wrong_description_is_told_when_connecting(settings: dict[str, object], code: str) -> None:
+    with pytest.raises(PermanentError, check=coded(code)) as caught:
         connect_http("", settings)
     assert "abc" not in str(caught.value).replace("'abc'", "")
 
@@ -295,7 +296,7 @@ async def test_a_toml_file_changes_lines_of_a_preset(
     assert (answer.label, canned.request.path) == ("dog", "/models/me/mine")
     assert canned.request.headers["authorization"] == "Bearer t"
     assert classifier.labels == ("cat", "dog")
-    assert (classifier.terms.price_micros, classifier.terms.per_second, classifier.terms.concurrency) == (1500, 3, 2)
+    assert (classifier.limits.price_micros, classifier.limits.per_second, classifier.limits.concurrency) == (1500, 3, 2)
 
 
 async def test_an_address_alone_takes_a_png_and_reads_label(canned: Canned) -> None:
@@ -306,7 +307,7 @@ async def test_an_address_alone_takes_a_png_and_reads_label(canned: Canned) -> N
 
 
 def test_a_misspelt_preset_gets_a_hint() -> None:
-    with pytest.raises(PermanentError, match="did you mean 'google-vision'"):
+    with pytest.raises(PermanentError, check=coded("description-invalid")):
         connect("preset:gogle-vision")
 
 
@@ -705,9 +706,9 @@ def test_a_picture_that_fits_is_not_touched() -> None:
 
 def test_a_file_over_the_limit_is_refused_before_it_is_paid_for() -> None:
     noise = np.random.default_rng(2).integers(0, 256, (100, 100, 3), np.uint8)
-    with pytest.raises(ImageError, match="allows 5000"):
+    with pytest.raises(ImageError, check=coded("image-unfit")):
         Encoding(max_bytes=5000).encode(noise)
-    with pytest.raises(ImageError, match="allows 5000"):
+    with pytest.raises(ImageError, check=coded("image-unfit")):
         Encoding(format="jpeg", max_bytes=5000).encode(noise)
     assert len(Encoding(format="jpeg", max_bytes=9000, shrink=True).encode(noise)) <= 9000
 
@@ -784,7 +785,7 @@ async def test_the_words_of_a_server_are_one_short_line(canned: Canned) -> None:
 async def test_a_redirect_is_refused_and_names_its_target(canned: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIRECT_KEY", "topsecret1")
     canned.response = web.Response(status=308, headers={"location": "https://evil.example/?k=topsecret1"})
-    with pytest.raises(PermanentError, match=r"redirects to https://evil\.example/\?k=\*\*\*,"):
+    with pytest.raises(PermanentError, check=coded("classifier-refused")):
         await ask({"url": canned.url, "headers": {"x-key": "${REDIRECT_KEY}"}})
     assert len(canned.replica.asked) == 1
 
@@ -792,12 +793,12 @@ async def test_a_redirect_is_refused_and_names_its_target(canned: Canned, monkey
 async def test_a_small_reply_that_unpacks_to_a_huge_one_is_refused(canned: Canned) -> None:
     packed = gzip.compress(b" " * 30_000_000)
     canned.response = web.Response(body=packed, headers={"content-encoding": "gzip"})
-    with pytest.raises(PermanentError, match="more than 8388608 bytes"):
+    with pytest.raises(PermanentError, check=coded("reply-malformed")):
         await ask({"url": canned.url})
 
 
 async def test_an_address_that_speaks_no_tls_is_permanent(canned: Canned) -> None:
-    with pytest.raises(PermanentError, match="certificate"):
+    with pytest.raises(PermanentError, check=coded("certificate-invalid")):
         await ask({"url": canned.url.replace("http:", "https:")})
 
 

@@ -12,9 +12,10 @@ import pytest
 from aiohttp import web
 from conformance.chat_replica import openai_reply
 from conformance.replica import DEMO, Replica, model, pictures
-from faults import LABELS, Running, fault_server
 from support.engines import engine_on
-from workshop import run
+from support.errors import code_in, coded
+from support.faults import LABELS, Running, fault_server
+from support.workshop import run
 
 from looktwice import Model
 from looktwice.calibration.votes import Row
@@ -24,6 +25,7 @@ from looktwice.classifiers.registry import connect, read_labels
 from looktwice.decisions.profile import Profile
 from looktwice.errors import PermanentError, ProfileError
 from looktwice.images.collection import find
+from looktwice.model.connection import connect as named
 from looktwice.views import Panel
 
 
@@ -72,7 +74,7 @@ def test_words_that_get_one_name_are_one_label() -> None:
 
 
 def test_a_position_that_no_label_stands_at_is_told() -> None:
-    with pytest.raises(PermanentError, match="position 7, but its description names 2 labels"):
+    with pytest.raises(PermanentError, check=coded("reply-malformed")):
         Names(("cat", "dog")).label(position_word(7))
 
 
@@ -89,9 +91,7 @@ def test_other_renames_ask_nothing_again_and_the_ledger_has_the_words_of_the_ser
 
     renamed = server.describe(tmp_path, price="0.0015", rename={"ant": "bee", "eel": "fish"}, empty="∅ nothing")
     stale = run("look", DEMO / "pictures.npz", "-p", profile, "--ledger", ledger)
-    assert stale.returncode == 1
-    assert "was called" in stale.stderr
-    assert "fit again: it costs no query" in stale.stderr
+    assert (stale.returncode, code_in(stale.stderr)) == (1, "profile-mismatch")
 
     done = run(*fit, "-c", renamed)
     assert done.returncode == 0, done.stderr
@@ -129,7 +129,7 @@ async def test_the_names_of_an_onnx_models_outputs_can_change(tmp_path: Path) ->
             rows = [row async for row in engine.ask(shown, Panel.parse("mirror"))]
             assert engine.progress.sent == (8 if name == "fashion.toml" else 0)
         labels.append([row.base for row in rows if isinstance(row, Row)])
-    swap = {"Bag": "Tasche", "Trouser": "Hose", "Dress": "Kleid"}
+    swap: dict[str | None, str] = {"Bag": "Tasche", "Trouser": "Hose", "Dress": "Kleid"}
     assert labels[1] == [swap.get(label, label) for label in labels[0]]
 
 
@@ -160,13 +160,13 @@ def test_a_profile_with_other_names_is_refused_and_says_which() -> None:
     with Model(str(DEMO / "fashion.toml")) as fitted:
         with np.load(DEMO / "pictures.npz") as file:
             images, truths = file["images"][:60], [model().labels[code] for code in file["labels"][:60]]
-        profile = fitted.fit(images, truths, views="mirror", calibrator="probit")
+        profile = fitted.fit(images, truths, views="mirror", calibrator="probit").profile
     assert profile.renames["#0"] == model().labels[0]
-    profile.check(connect(DEMO / "fashion.toml"))
-    classifier = connect(DEMO / "fashion.toml")
-    classifier.names.renames = {**profile.renames, "#0": "top"}  # type: ignore[attr-defined]
-    with pytest.raises(ProfileError, match="'#0' was called 'T-shirt/top', and the description now calls it 'top'"):
-        profile.check(classifier)
+    profile.check({"fashion": named(DEMO / "fashion.toml")})
+    renamed = named(DEMO / "fashion.toml")
+    renamed.names.renames = {**profile.renames, "#0": "top"}  # type: ignore[misc]
+    with pytest.raises(ProfileError, check=coded("profile-mismatch")):
+        profile.check({"fashion": renamed})
 
 
 def test_labels_are_looked_for_beside_the_description_and_then_beside_the_model(tmp_path: Path) -> None:
@@ -183,13 +183,13 @@ def test_labels_are_looked_for_beside_the_description_and_then_beside_the_model(
         connect(here / "mine.toml")
     assert str(here / "labels.txt") in str(caught.value)
     assert str(here / "../models/labels.txt") in str(caught.value)
-    (models / "labels.txt").write_text("\n".join(f"beside the model {code}" for code in range(10)))
-    assert (connect(here / "mine.toml").labels or ("",))[0] == "beside the model 0"
-    (here / "labels.txt").write_text("\n".join(f"beside the description {code}" for code in range(10)))
-    assert (connect(here / "mine.toml").labels or ("",))[0] == "beside the description 0"
+    (models / "labels.txt").write_text("\n".join(f"model-{code}" for code in range(10)))
+    assert (connect(here / "mine.toml").labels or ("",))[0] == "model-0"
+    (here / "labels.txt").write_text("\n".join(f"description-{code}" for code in range(10)))
+    assert (connect(here / "mine.toml").labels or ("",))[0] == "description-0"
 
 
 def test_a_label_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(PermanentError, match=r"labels\.txt' cannot be read"):
+    with pytest.raises(PermanentError, check=coded("description-invalid")):
         read_labels("labels.txt", tmp_path)

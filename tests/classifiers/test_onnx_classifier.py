@@ -11,8 +11,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from support.errors import coded
 
-from looktwice.classifiers.onnx import Description
+from looktwice.classifiers.onnx import OnnxDescription
 from looktwice.classifiers.registry import connect
 from looktwice.errors import PermanentError
 
@@ -33,14 +34,14 @@ def test_the_guide_names_every_setting() -> None:
     told = {
         name for line in re.findall(r"^\| (`.*?) \|", SECTION, re.MULTILINE) for name in re.findall(r"`(\w+)`", line)
     }
-    assert told == set(Description.model_fields)
+    assert told == set(OnnxDescription.model_fields)
 
 
 def test_a_model_without_a_description_beside_it_is_told_what_to_write(tmp_path: Path) -> None:
-    with pytest.raises(PermanentError, match=r"there is no model file '.*mine\.onnx'"):
+    with pytest.raises(PermanentError, check=coded("description-missing")):
         connect(f"onnx:{tmp_path / 'mine.onnx'}")
     (tmp_path / "mine.onnx").write_bytes(b"")
-    with pytest.raises(PermanentError, match=r"needs '.*mine\.toml' beside it.*size = \[224, 224\]"):
+    with pytest.raises(PermanentError, check=coded("description-missing")):
         connect(f"onnx:{tmp_path / 'mine.onnx'}")
 
 

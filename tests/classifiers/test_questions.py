@@ -17,6 +17,7 @@ from conformance.replica import Replica, labels_of, model, pictures
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from support.errors import coded
 
 from looktwice.classifiers.base import Settings
 from looktwice.classifiers.chat import anthropic, gemini, openai, responses
@@ -27,7 +28,7 @@ from looktwice.errors import PermanentError, ViewError
 from looktwice.images.image import Image
 from looktwice.model import AsyncModel
 from looktwice.phrasing import AS_DESCRIBED, LabelOrder, Phrasing
-from looktwice.views import CANDIDATES, PROMPTED, Panel, Question, parse, questions, render
+from looktwice.views import GENERAL, PROMPTED, Panel, Question, parse, questions, render
 
 VENDORS = {"openai": openai, "responses": responses, "anthropic": anthropic, "gemini": gemini}
 ROUTES: dict[str, Callable[[], web.RouteTableDef]] = {
@@ -57,7 +58,7 @@ def phrased(view: str, digest: str = "0" * 32) -> Phrasing:
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 17])
 @pytest.mark.parametrize("count", [3, 10, 30])
 def test_over_many_pictures_every_label_stands_in_each_third_equally_often(number: int, count: int) -> None:
-    places = np.array([LabelOrder(digest, number).of(range(count)) for digest in DIGESTS]).argsort(axis=1)
+    places = np.array([LabelOrder(digest, number).permuted(range(count)) for digest in DIGESTS]).argsort(axis=1)
     thirds = np.stack([(places * 3 // count == third).sum(axis=0) for third in range(3)])
     expected = np.bincount(np.arange(count) * 3 // count) * len(DIGESTS) / count
     chances = [stats.chisquare(found, expected).pvalue for found in thirds.T]
@@ -68,17 +69,17 @@ def test_over_many_pictures_every_label_stands_in_each_third_equally_often(numbe
 def test_over_three_orders_of_a_picture_every_label_stands_once_in_each_third(count: int) -> None:
     for digest in DIGESTS[:20]:
         for first in (1, 4):
-            orders = np.array([LabelOrder(digest, first + turn).of(range(count)) for turn in range(3)])
+            orders = np.array([LabelOrder(digest, first + turn).permuted(range(count)) for turn in range(3)])
             assert (np.sort(orders.argsort(axis=1) * 3 // count, axis=0) == np.arange(3)[:, None]).all()
 
 
 @given(st.text(), st.integers(1, 99), st.lists(st.text(), max_size=20))
 def test_an_order_holds_every_label_once(digest: str, number: int, labels: list[str]) -> None:
-    assert sorted(LabelOrder(digest, number).of(labels)) == sorted(labels)
+    assert sorted(LabelOrder(digest, number).permuted(labels)) == sorted(labels)
 
 
 def test_pictures_and_numbers_have_their_own_orders() -> None:
-    orders = {LabelOrder(digest, number).of(range(10)) for digest in DIGESTS for number in range(1, 7)}
+    orders = {LabelOrder(digest, number).permuted(range(10)) for digest in DIGESTS for number in range(1, 7)}
     assert len(orders) > 5950
 
 
@@ -104,7 +105,7 @@ def test_the_same_question_gives_the_same_bytes_on_every_machine() -> None:
 
 def test_the_words_of_every_question() -> None:
     asked = connected("openai", labels=["ant", "bee", "cat"])
-    order = "\n".join(LabelOrder("0" * 32, 3).of(["ant", "bee", "cat"]))
+    order = "\n".join(LabelOrder("0" * 32, 3).permuted(["ant", "bee", "cat"]))
     one = "Answer with exactly one label of this list, written as it is there, and nothing else."
     assert asked.words(AS_DESCRIBED) == f"What does this picture show? {one}\n\nant\nbee\ncat"
     assert asked.words(phrased("mirror+order:3")) == f"What does this picture show? {one}\n\n{order}"
@@ -138,21 +139,21 @@ def test_a_prompt_of_ones_own_is_put_in_other_orders_and_asked_for_more() -> Non
 
 
 @pytest.mark.parametrize(
-    ("view", "settings", "why"),
+    ("view", "settings"),
     [
-        ("wording:6", {}, "there is no wording 6; there are 5"),
-        ("mirror+wording:6", {}, "there is no wording 6"),
-        ("wording:1", {"prompt": "Which? {labels}"}, "has its own"),
-        ("ranked", {"ranked": 5}, "leave one of them out"),
+        ("wording:6", {}),
+        ("mirror+wording:6", {}),
+        ("wording:1", {"prompt": "Which? {labels}"}),
+        ("ranked", {"ranked": 5}),
     ],
 )
 async def test_a_question_that_cannot_be_put_so_is_refused_before_anything_is_asked(
-    view: str, settings: dict[str, object], why: str
+    view: str, settings: dict[str, object]
 ) -> None:
     async with Replica().running(openai_routes()) as replica:
         classifier = connected("openai", f"{replica.url}/v1", **settings)
         async with AsyncModel(classifier, ledger="memory") as asking:
-            with pytest.raises(PermanentError, match=why):
+            with pytest.raises(PermanentError, check=coded("view-unsupported")):
                 await asking.ask([pictures()[0]], views=f"mirror {view}")
         assert replica.asked == []
 
@@ -166,7 +167,7 @@ async def test_a_classifier_without_a_prompt_is_not_asked_views_of_the_question(
         return "bag"
 
     async with AsyncModel(classify) as asking:
-        with pytest.raises(ViewError, match=f"{re.escape(view)} changes the words.*takes no prompt"):
+        with pytest.raises(ViewError, check=coded("view-unsupported")):
             await asking.ask([pictures()[0]], views=f"mirror {view}")
     assert asked == []
 
@@ -178,25 +179,26 @@ def test_numbers_of_questions_are_whole_and_from_one_on(text: str) -> None:
 
 
 def test_a_chain_puts_the_words_once() -> None:
-    with pytest.raises(ViewError, match="order more than once"):
+    with pytest.raises(ViewError, check=coded("view-invalid")):
         parse("order:1+mirror+order:2")
 
 
-def test_tuning_offers_other_words_where_a_prompt_is_taken() -> None:
-    assert not set(CANDIDATES) & set(PROMPTED)
+def test_a_pilot_tries_other_words_where_a_prompt_is_taken() -> None:
+    assert not set(GENERAL) & set(PROMPTED)
     assert askable(connected("openai"), PROMPTED) == PROMPTED
     own = askable(connected("openai", prompt="Which? {labels}", ranked=3), PROMPTED)
     assert [str(view) for view in own] == ["order:1", "order:2", "order:3", "describe", "mirror+order:1", "again"]
     assert askable(model(), PROMPTED) == ()
 
 
-async def test_the_plan_of_tuning_counts_the_questions_that_can_be_asked() -> None:
+async def test_the_plan_of_a_fit_counts_the_questions_that_can_be_asked() -> None:
     async with AsyncModel(connected("openai"), ledger="memory") as prompted, AsyncModel(model()) as plain:
-        assert prompted.plan(400).rungs[0].views == len(CANDIDATES) + len(PROMPTED)
-        assert plain.plan(400).rungs[0].views == len(CANDIDATES)
+        assert prompted.plan(400).stages[0].queries == 50 * (1 + len(GENERAL) + len(PROMPTED))
+        assert plain.plan(400).stages[0].queries == 50 * (1 + len(GENERAL))
+        assert plain.plan(400).queries == 400 * (1 + len(GENERAL))
 
 
-# The whole road ----------------------------------------------------------------------------------------------------
+# The whole pipeline ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("views", ["mirror turn:10", "zoom:1.15+turn:10 mirror+zoom:1.3"])
@@ -214,7 +216,7 @@ async def asking(vendor: str, ledger: Path, **settings: object) -> AsyncIterator
             yield opened, replica
 
 
-ROAD = "order:1 order:2 wording:2 mirror+order:3 ranked describe ranked+describe again"
+WORDED = "order:1 order:2 wording:2 mirror+order:3 ranked describe ranked+describe again"
 
 
 @EVERY
@@ -224,8 +226,8 @@ async def test_every_question_is_asked_once_and_answered(
 ) -> None:
     shown = list(pictures()[:4])
     async with asking(vendor, tmp_path / "ledger.db", **settings) as (opened, replica):
-        first = await opened.ask(shown, views=ROAD)
-        again = await opened.ask(shown, views=ROAD)
+        first = await opened.ask(shown, views=WORDED)
+        again = await opened.ask(shown, views=WORDED)
         assert len(replica.asked) == len(shown) * 9
     assert [first.votes.vocabulary[code] for code in first.votes.base] == labels_of(shown)
     for place in (0, 1, 2, 4, 5, 6, 7):
@@ -262,7 +264,7 @@ async def test_a_ranking_that_a_view_asks_for_is_kept(vendor: str) -> None:
 async def test_a_fit_with_views_of_the_question(tmp_path: Path) -> None:
     shown = list(pictures(120))
     async with asking("openai", tmp_path / "ledger.db") as (opened, _):
-        profile = await opened.fit(shown, labels_of(shown), views="order:1 wording:1 ranked again")
+        profile = (await opened.fit(shown, labels_of(shown), views="order:1 wording:1 ranked again")).profile
     assert profile.panel == "order:1 wording:1 ranked again"
 
 

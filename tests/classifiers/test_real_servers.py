@@ -164,14 +164,14 @@ async def closing(classifier: AnyClassifier) -> AsyncIterator[AnyClassifier]:
 async def ask(classifier: AnyClassifier, count: int) -> list[Answer]:
     """The answers about some pictures, in calls as large and as many at once as the server likes."""
     prepared = [await asyncio.to_thread(classifier.prepare, image) for image in pictures(count)]
-    terms = classifier.terms
-    places = asyncio.Semaphore(terms.concurrency)
+    limits = classifier.limits
+    places = asyncio.Semaphore(limits.concurrency)
 
     async def call(start: int) -> list[Answer]:
         async with places:
-            return await classifier.label(prepared[start : start + terms.batch])
+            return await classifier.label(prepared[start : start + limits.batch])
 
-    called = await asyncio.gather(*(call(start) for start in range(0, count, terms.batch)))
+    called = await asyncio.gather(*(call(start) for start in range(0, count, limits.batch)))
     return meant(classifier, [answer for answers in called for answer in answers])
 
 
@@ -202,7 +202,7 @@ async def test_triton_tells_what_it_takes(host: Host) -> None:
     assert (told.binary, told.classification, told.batch) == (True, True, 4)
 
 
-# The whole road, from the command line
+# The whole pipeline, from the command line
 
 
 def _described(name: str, host: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -12,8 +13,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from serving import learn_profile
-from workshop import command, write_pictures
+from support.serving import learn_profile
+from support.workshop import command, write_pictures
 
 import looktwice
 
@@ -79,9 +80,9 @@ EVIL = {
 }
 
 
-@pytest.mark.parametrize("kind", EVIL)
+@pytest.mark.parametrize(("kind", "where"), [*((kind, "profile.json") for kind in EVIL), ("command", "looktwice.toml")])
 def test_a_folder_from_a_stranger_does_nothing_and_one_line_says_what_to_do(
-    tmp_path: Path, sound: dict[str, object], listener: socket.socket, kind: str
+    tmp_path: Path, sound: dict[str, object], listener: socket.socket, kind: str, where: str
 ) -> None:
     home, port = tmp_path / "received", str(listener.getsockname()[1])
     home.mkdir()
@@ -89,9 +90,11 @@ def test_a_folder_from_a_stranger_does_nothing_and_one_line_says_what_to_do(
     (home / "evil.toml").write_text(
         f'connector = "http"\nurl = "http://127.0.0.1:{port}/"\nheaders = {{ key = "${{EVIL_SECRET}}" }}\n'
     )
-    (home / "looktwice.toml").write_text('classifier = "command:touch ran"\nledger = "http://127.0.0.1/"\n')
+    classifier = EVIL[kind].replace("PORT", port)
+    if listed := where == "looktwice.toml":
+        (home / where).write_text(f"classifiers = [{json.dumps(classifier)}]\nbudget = 5\n")
     write_pictures(home / "pictures.npz", 5)
-    (home / "profile.json").write_text(json.dumps({**sound, "classifier": EVIL[kind].replace("PORT", port)}))
+    (home / "profile.json").write_text(json.dumps(sound if listed else {**sound, "classifier": classifier}))
     (tmp_path / "sitecustomize.py").write_text(WATCH)
     environment = {
         **os.environ,
@@ -108,9 +111,7 @@ def test_a_folder_from_a_stranger_does_nothing_and_one_line_says_what_to_do(
     assert not (tmp_path / "watched").exists(), (tmp_path / "watched").read_text()
     assert not (home / "ran").exists()
     assert {name: each.returncode for name, each in done.items()} == {name: name in REFUSED for name in done}, said
-    assert [
-        name for name in REFUSED if "looktwice trust profile.json" not in said[name].lower().rpartition("error: ")[2]
-    ] == []
+    assert [name for name in REFUSED if not re.search("UntrustedError|classifier-untrusted", done[name].stderr)] == []
     assert [name for name in REFUSED if done[name].args[1] == "-m" and done[name].stderr.count("\n") != 1] == []
     with pytest.raises(BlockingIOError):
         listener.accept()

@@ -21,8 +21,9 @@ import trustme
 import uvloop
 from aiohttp.client_proto import ResponseHandler
 from support.engines import counted, engine_on
-from waiting import until_async
-from workshop import PANEL, write_pictures
+from support.errors import coded
+from support.waiting import until_async
+from support.workshop import PANEL, write_pictures
 
 from looktwice.calibration.votes import Row
 from looktwice.classifiers import transport as transports
@@ -35,7 +36,7 @@ from looktwice.engine.check import examine
 from looktwice.engine.engine import QueryEngine
 from looktwice.engine.ledger import maintenance
 from looktwice.engine.limits import RetryPolicy
-from looktwice.engine.outcome import Unscored
+from looktwice.engine.query import Unscored
 from looktwice.errors import ClassifierError, PermanentError, TransientError
 from looktwice.images.image import Image
 
@@ -159,28 +160,40 @@ async def test_headers_are_known_by_their_names_in_lower_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "kind", "words"),
+    ("reply", "kind", "code"),
     [
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok", TransientError, "broke off"),
-        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nok", TransientError, "broke off"),
-        (b"SSH-2.0-OpenSSH_9.6\r\n", TransientError, "not HTTP"),
-        (b"", TransientError, "broke off"),
-        (b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", PermanentError, "answered 101"),
-        (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 1001, PermanentError, "more than 1000 bytes"),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 99999\r\n\r\n" + b"x" * 2000, PermanentError, "more than 1000 bytes"),
-        (b"HTTP/1.1 200 OK\r\ncontent-encoding: br\r\ncontent-length: 1\r\n\r\nx", TransientError, "'br'"),
-        (b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 1\r\n\r\nx", TransientError, "cut off"),
-        (b"HTTP/1.1 200 OK\r\nx: " + b"x" * 20_000 + b"\r\n\r\n", TransientError, "not HTTP"),
-        (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 200 + b"content-length: 0\r\n\r\n", TransientError, "not HTTP"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok", TransientError, "classifier-timeout"),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nok", TransientError, "classifier-timeout"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", TransientError, "classifier-timeout"),
+        (b"", TransientError, "classifier-timeout"),
+        (b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", PermanentError, "classifier-refused"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 1001, PermanentError, "reply-malformed"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 99999\r\n\r\n" + b"x" * 2000, PermanentError, "reply-malformed"),
+        (
+            b"HTTP/1.1 200 OK\r\ncontent-encoding: br\r\ncontent-length: 1\r\n\r\nx",
+            TransientError,
+            "classifier-timeout",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 1\r\n\r\nx",
+            TransientError,
+            "classifier-timeout",
+        ),
+        (b"HTTP/1.1 200 OK\r\nx: " + b"x" * 20_000 + b"\r\n\r\n", TransientError, "classifier-timeout"),
+        (
+            b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 200 + b"content-length: 0\r\n\r\n",
+            TransientError,
+            "classifier-timeout",
+        ),
     ],
 )
 async def test_a_reply_that_is_not_whole_or_has_no_end_is_none(
-    reply: bytes, kind: type[ClassifierError], words: str
+    reply: bytes, kind: type[ClassifierError], code: str
 ) -> None:
     async with listening(Played(reply, closing=True)) as port:
         error = await refusal(f"http://127.0.0.1:{port}/")
     assert type(error) is kind
-    assert words in str(error)
+    assert error.code == code
     assert error.sent
 
 
@@ -195,7 +208,7 @@ async def test_a_packed_reply_is_unpacked_up_to_the_cap_though_it_was_not_asked_
     async with listening(Played(reply(b"label"))) as port:
         assert (await ask(f"http://127.0.0.1:{port}/")).body == b"label"
     async with listening(Played(reply(bytes(1001)))) as port:
-        assert "more than 1000 bytes" in str(await refusal(f"http://127.0.0.1:{port}/"))
+        assert (await refusal(f"http://127.0.0.1:{port}/")).code == "reply-malformed"
 
 
 async def test_no_cookie_is_kept() -> None:
@@ -262,7 +275,7 @@ async def test_a_request_whose_connection_breaks_is_sent_once_and_counts(method:
 
     async with listening(once) as port, opened(f"http://127.0.0.1:{port}/", method) as endpoint:
         await endpoint.send()
-        with pytest.raises(TransientError, match="broke off") as caught:
+        with pytest.raises(TransientError, check=coded("classifier-timeout")) as caught:
             await endpoint.send()
     assert caught.value.sent
     assert len(asked) == 2
@@ -340,7 +353,7 @@ async def test_an_absent_server_was_surely_not_asked_and_a_slow_one_may_have_bee
     played = Played(OK[:10])
     hasty = MANNERS.model_copy(update={"timeout": 0.2})
     async with listening(played) as port, opened(f"http://127.0.0.1:{port}/", manners=hasty) as endpoint:
-        with pytest.raises(TransientError, match=r"did not reply within 0\.2 s") as slow:
+        with pytest.raises(TransientError, check=coded("classifier-timeout")) as slow:
             await endpoint.send(b"x")
     assert slow.value.sent
 
@@ -356,9 +369,9 @@ async def test_a_host_without_an_address_was_surely_not_asked(host: str) -> None
 async def test_no_header_can_smuggle_another(header: dict[str, str]) -> None:
     played = Played()
     async with listening(played) as port, opened(f"http://127.0.0.1:{port}/") as endpoint:
-        with pytest.raises(PermanentError, match="cannot be sent") as caught:
+        with pytest.raises(PermanentError, check=coded("description-invalid")) as caught:
             await endpoint.send(b"x", header)
-        with pytest.raises(PermanentError, match="cannot be sent"):
+        with pytest.raises(PermanentError, check=coded("description-invalid")):
             Transport(MANNERS, Secrets()).endpoint("POST", "http://localhost/", header)
     assert not caught.value.sent
     assert not played.connections
@@ -366,7 +379,7 @@ async def test_no_header_can_smuggle_another(header: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("url", ["http://a b/", "http://h/\r\nx-evil: 1", "ftp://h/", "http://", "http://h:99999/"])
 def test_an_address_that_is_none_is_refused_before_anything_is_sent(url: str) -> None:
-    with pytest.raises(PermanentError, match="not an address"):
+    with pytest.raises(PermanentError, check=coded("description-invalid")):
         Transport(MANNERS, Secrets()).endpoint("POST", url, {})
 
 
@@ -403,7 +416,7 @@ async def test_tls_is_spoken_with_a_server_whose_certificate_fits_and_with_no_ot
     async with listening(Played(), certified(authority, "elsewhere.example")) as port:
         error = await refusal(f"https://localhost:{port}/")
     assert isinstance(error, PermanentError)
-    assert "certificate verify failed" in str(error)
+    assert error.code == "certificate-invalid"
     assert not error.sent
 
 
@@ -522,13 +535,13 @@ async def test_a_proxy_that_refuses_or_drops_a_tunnel_or_is_not_there_passes_not
 
     played = Played()
     async with listening(played, certified(authority, "localhost")) as far:
-        for proxy, words in ((Proxy(407), "answered 407"), (drops, "disconnected")):
+        for proxy, words in ((Proxy(407), "407"), (drops, "disconnected")):
             async with listening(proxy) as port:
                 environment("https_proxy", f"http://me:{PASSWORD}@localhost:{port}")
                 error = await refusal(f"https://localhost:{far}/", trust_env=True)
             assert isinstance(error, TransientError)
             assert not error.sent
-            assert f"through the proxy http://localhost:{port} cannot be reached" in str(error)
+            assert f"http://localhost:{port}" in str(error)
             assert words in str(error)
             assert PASSWORD not in str(error)
         absent = await refusal(f"https://localhost:{far}/", trust_env=True)
@@ -597,7 +610,7 @@ def test_a_proxy_of_another_kind_is_refused_without_its_password(
     environment: Callable[[str, str], None], proxy: str
 ) -> None:
     environment("all_proxy", proxy)
-    with pytest.raises(PermanentError, match="ALL_PROXY") as caught:
+    with pytest.raises(PermanentError, check=coded("description-invalid")) as caught:
         Transport(HttpSettings(trust_env=True), Secrets()).endpoint("POST", "http://far.example/", {})
     assert PASSWORD not in f"{caught.value!r}{caught.value.__context__!r}"
 
@@ -630,7 +643,7 @@ async def test_a_failed_tls_handshake_is_given_back_to_the_budget(
     async with listening(played, certified(trustme.CA(), "localhost")) as port:
         classifier = connect("", {"url": f"https://localhost:{port}/", "price": "0.01"})
         async with engine_on(classifier, tmp_path / "ledger.db", budget=Budget(queries=100)) as engine:
-            with pytest.raises(PermanentError, match="certificate"):
+            with pytest.raises(PermanentError, check=coded("certificate-invalid")):
                 await everything(engine, tmp_path / "pictures.npz", 4)
             await engine.runner.finish()
             spent = engine.spend()
@@ -650,7 +663,7 @@ async def test_a_checkup_that_reaches_nobody_costs_nothing(
         classifier = connect("", {"url": url, "price": "0.01"})
         async with engine_on(classifier, tmp_path / "ledger.db", budget=Budget(queries=100)) as engine:
             with pytest.raises(PermanentError if tls else ClassifierError):
-                await examine(engine, Image.of(np.zeros((8, 8, 3), np.uint8)))
+                await examine(engine.first, Image.of(np.zeros((8, 8, 3), np.uint8)))
             spent = engine.spend()
     assert (spent.queries, spent.micros, spent.queries_today) == (0, 0, 0)
     assert (engine.progress.sent, engine.progress.micros) == (0, 0)
@@ -664,7 +677,7 @@ async def test_canaries_that_reach_nobody_cost_nothing(tmp_path: Path) -> None:
     async with listening(Played(ANT), port=port), engine_on(classifier, ledger) as engine:
         await everything(engine, tmp_path / "three.npz", 3)
     async with engine_on(classifier, ledger, budget=Budget(queries=100), canaries=3) as engine:
-        with pytest.raises(ClassifierError, match="attempts in a row failed"):
+        with pytest.raises(ClassifierError, check=coded("classifier-failed")):
             await everything(engine, tmp_path / "four.npz", 4)
         await engine.runner.finish()
         spent = engine.spend()
@@ -675,11 +688,11 @@ async def test_canaries_that_reach_nobody_cost_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("price", ["0.0000005", "0.00000000001", "1.0000001"])
 def test_a_price_below_a_millionth_is_refused_and_not_rounded(price: str) -> None:
-    with pytest.raises(PermanentError, match=f"price of {price}.* is not in whole millionths; round it up"):
+    with pytest.raises(PermanentError, check=coded("description-invalid")):
         connect("", {"url": "http://localhost/", "price": price})
-    with pytest.raises(PermanentError, match="is not in whole millionths"):
+    with pytest.raises(PermanentError, check=coded("description-invalid")):
         connect_command("", {"command": "cat {image}", "price": price})
-    assert connect("", {"url": "http://localhost/", "price": "0.000001"}).terms.price_micros == 1
+    assert connect("", {"url": "http://localhost/", "price": "0.000001"}).limits.price_micros == 1
 
 
 @pytest.mark.parametrize("status", [401, 402, 403, 413, 429])
@@ -695,7 +708,7 @@ async def test_a_refusal_costs_nothing_unless_the_server_bills_it(tmp_path: Path
                 with suppress(ClassifierError):
                     await everything(engine, tmp_path / "one.npz", 1)
                 with pytest.raises(ClassifierError):
-                    await examine(engine, Image.of(np.zeros((8, 8, 3), np.uint8)))
+                    await examine(engine.first, Image.of(np.zeros((8, 8, 3), np.uint8)))
         (day,) = maintenance.stats(tmp_path / f"{billed}.db")
         assert len(played.heads) >= 2
         assert (day.queries, day.answered) == (len(played.heads) if billed else 0, 0)

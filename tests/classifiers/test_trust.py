@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from workshop import call, write_pictures
+from support.errors import code_in, coded
+from support.workshop import call, write_pictures
 
 import looktwice as lt
 from looktwice.classifiers import trust
@@ -116,14 +117,14 @@ def test_a_command_does_nothing_of_what_a_strangers_profile_says(
     profile_of(description)
     done = call(*words)
     assert (done.returncode, seen, Path("ran").exists()) == (1, [], False), done.stderr
-    assert "looktwice trust profile.json" in " ".join(done.stderr.split())
+    assert code_in(done.stderr) == "classifier-untrusted"
     assert "very-secret-value" not in done.stderr
 
 
 @pytest.mark.parametrize("description", EVIL.values(), ids=EVIL)
 def test_a_model_is_not_loaded_from_a_strangers_profile(description: str, seen: list[str]) -> None:
     path = profile_of(description)
-    with pytest.raises(UntrustedError, match="looktwice trust"):
+    with pytest.raises(UntrustedError, check=coded("classifier-untrusted")):
         lt.Model.load(path)
     assert (seen, Path("ran").exists()) == ([], False)
 
@@ -150,7 +151,7 @@ def test_what_asks_nobody_takes_only_the_figures_of_a_strangers_profile(
 
 def test_a_classifier_that_the_user_names_takes_the_place_of_a_strangers(data: Path) -> None:
     profile_of(EVIL["python"])
-    done = call("look", "pictures.npz", "-c", DEMO / "fashion.toml")
+    done = call("look", "pictures.npz", "-c", DEMO / "fashion.toml", "--on-drift", "accept")
     assert done.returncode == 0, done.stderr
     with lt.Model.load("profile.json", DEMO / "fashion.toml") as model:
         model.save("copy.json")
@@ -165,7 +166,7 @@ def test_trust_shows_what_it_approves_and_then_the_profile_works(data: Path) -> 
     assert shown.returncode == 0, shown.stderr
     assert "run python:evilmod:f" in shown.stdout
     assert not Path("ran").exists()
-    with pytest.raises(lt.LookTwiceError, match="fitted on classifier"):  # connected now, and found to be another
+    with pytest.raises(lt.LookTwiceError, check=coded("profile-mismatch")):  # connected now, and found to be another
         lt.Model.load(profile)
     assert Path("ran").exists()
     (approval,) = (data / "looktwice" / "trusted").iterdir()
@@ -184,7 +185,7 @@ def test_trust_approves_nothing_unless_somebody_agrees(data: Path, monkeypatch: 
 def test_trust_needs_nothing_for_a_model_that_can_do_no_harm(data: Path) -> None:
     done = call("trust", profile_of(str(DEMO / "fashion.toml")))
     assert done.returncode == 0
-    assert "no approval" in done.stderr
+    assert not (data / "looktwice" / "trusted").exists()
 
 
 def brightness(image: np.ndarray) -> str:
@@ -273,7 +274,7 @@ def test_an_onnx_model_is_harmless_as_long_as_its_files_lie_beside_it(change: st
     "text", ["\\\\attacker\\share\\x.toml", "//attacker/share/x.toml", "onnx:\\\\attacker\\m.onnx"]
 )
 def test_a_description_on_a_network_drive_is_not_even_read(text: str, data: Path) -> None:
-    with pytest.raises(UntrustedError, match="network drive"):
+    with pytest.raises(UntrustedError, check=coded("classifier-untrusted")):
         trust.checked(text, Path("profile.json"))
 
 

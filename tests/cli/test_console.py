@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 from support.engines import engine_for
-from workshop import write_pictures
+from support.workshop import write_pictures
 
 from looktwice.calibration import crossfit
 from looktwice.calibration.shares import Constant
 from looktwice.calibration.votes import Row, Votes
-from looktwice.classifiers.base import Answer, Pixels, Terms
+from looktwice.classifiers.base import Answer, Limits, Pixels
 from looktwice.cli import console, demo
 from looktwice.cli.console import Output, watched
 from looktwice.decisions.profile import Result
@@ -32,7 +32,7 @@ from looktwice.progress import Spending
 class Priced:
     """A classifier that says the same of everything, at a price."""
 
-    terms: Terms
+    limits: Limits
     fingerprint: str = "priced"
     labels: tuple[str, ...] | None = None
 
@@ -57,9 +57,10 @@ class Priced:
     ],
 )
 def test_progress_tells_what_is_spent_and_what_is_left(price: int, budget: Budget, words: list[str]) -> None:
-    engine = engine_for(Priced(Terms(price_micros=price)), "off", budget=budget)
+    engine = engine_for(Priced(Limits(price_micros=price)), "off", budget=budget)
     purse = Spending(engine)
-    engine.progress.sent, engine.progress.micros = 3, 3 * price
+    progress = engine.first.runner.progress
+    progress.sent, progress.micros = 3, 3 * price
     assert purse.words() == words
 
 
@@ -68,7 +69,7 @@ def test_a_classifier_that_rolls_dice_is_told_of_with_its_rate(
     flipped: int, told: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def run() -> None:
-        model = AsyncModel(Priced(Terms()), ledger="off")
+        model = AsyncModel(Priced(Limits()), ledger="off")
         async with watched(model, 1, Output()):
             model.engine.canaries.asked, model.engine.canaries.flipped = 8, flipped
 
@@ -87,14 +88,14 @@ def test_the_demo_shows_figures_prices_and_what_to_type_next(
     best = crossfit.outcome(Constant().fit(votes), votes, "constant")
     drawn = write_pictures(tmp_path / "pictures.npz", 12)
     pictures = [replace(picture, truth=truth) for picture, truth in zip(drawn, votes.words, strict=True)]
-    ways = [demo.Way("labels of 1 + 8 queries", 9.0, 0.75, 0.05), demo.Way("a coin", 1.0, 0.0, None)]
-    demo.show(demo.Demo([Result.of(best)], ways, best, pictures, votes.vocabulary, Path("there")), as_json=False)
+    situations = [demo.Situation("labels", 9.0, 0.0135, 0.75, 0.05), demo.Situation("a coin", 1.0, 0.1, 0.0, None)]
+    demo.show(demo.Demo([Result.of(best)], situations, best, pictures, votes.vocabulary, Path("there")), as_json=False)
     shown = capsys.readouterr()
-    assert re.search(r"labels of 1 \+ 8 queries +9.0 +75 % +5.0 % +1.80 *\n", shown.out)
+    assert re.search(r"labels +9.0 +75 % +5.0 % +18.00 *\n", shown.out)
     assert re.search(r"a coin +1.0 +0 % +– +– *\n", shown.out)
     assert "wrong: bee" in shown.out
     assert "right" in shown.out
-    assert "serve --profile there/profile.json" in shown.err
+    assert "there/profile.json" in shown.err
 
 
 @pytest.mark.parametrize(("colours", "drawn"), [("truecolor", True), (None, False)])

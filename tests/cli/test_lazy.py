@@ -3,9 +3,9 @@
 import sys
 
 import pytest
+from support.workshop import run
 from typer.main import get_command
 from typer.testing import CliRunner
-from workshop import run
 
 from looktwice.cli import app as command_line
 from looktwice.cli.app import COMMANDS, app, built

@@ -25,7 +25,7 @@ from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.http import connect as connect_http
 from looktwice.classifiers.oip import connect as connect_oip
 from looktwice.classifiers.onnx import connect as connect_onnx
-from looktwice.classifiers.python import PythonClassifier
+from looktwice.classifiers.python import PythonClassifier, batched
 from looktwice.classifiers.registry import read_toml
 
 KEY = "CONFORMANCE_KEY"
@@ -161,6 +161,7 @@ def with_scores(image: Pixels) -> dict[str, float]:
     return shares_of(Encoding().encode(image))
 
 
+@batched
 async def by_model(images: list[Pixels]) -> list[str]:
     """The embedded classifier as a function of a batch."""
     return labels_of(images)

@@ -1,4 +1,4 @@
-"""The doors of OpenAI, Anthropic and Gemini, which name what the embedded classifier sees.
+"""The endpoints of OpenAI, Anthropic and Gemini, which name what the embedded classifier sees.
 
 They follow the published schemas; tests/classifiers/test_chat_sdks.py holds their replies, and the requests that they
 accept, against the official packages.

@@ -37,7 +37,7 @@ class Served:
 
 
 def oip_routes(served: Served = Served()) -> web.RouteTableDef:
-    """The doors of the protocol."""
+    """The routes of the protocol."""
     routes = web.RouteTableDef()
 
     @routes.get("/v2")

@@ -225,7 +225,7 @@ PATHS = {
 
 
 def app_of(house: ServiceSettings, app: web.Application | None = None) -> web.Application:
-    """The door at which the house answers one question at a time, beside others that an app has."""
+    """The endpoint at which the vendor answers one question at a time, beside others that an app has."""
     app = web.Application(client_max_size=1 << 30) if app is None else app
 
     async def ask(request: web.Request) -> web.Response:

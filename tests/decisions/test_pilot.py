@@ -1,9 +1,8 @@
-"""Choosing views: the price of the pilot, what is chosen and what is not, and where to stop."""
+"""Choosing views: the what a pilot leaves out, and what it costs."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -11,35 +10,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.engines import engine_for
-from workshop import run
+from support.workshop import run
 
+from looktwice import Model
 from looktwice.calibration import jury, logit, panels
 from looktwice.calibration.panels import Gain
 from looktwice.calibration.votes import Evidence, LabelledVotes, Votes
 from looktwice.classifiers.registry import connect
-from looktwice.decisions import fitting, pilot, stopping
-from looktwice.errors import FitError
+from looktwice.decisions import fitting, pilot
+from looktwice.decisions.profile import ProfileClassifier
 from looktwice.images.collection import Picture, labelled
-from looktwice.views import CANDIDATES, GENERAL, GENERAL16, Panel
+from looktwice.views import GENERAL, Panel
 
 DEMO = Path(str(files("looktwice") / "demo"))
 MODEL = str(DEMO / "fashion.toml")
-CLOSED = """
-import numpy as np
-from importlib.resources import files
-from looktwice.classifiers.registry import connect
-model = connect(str(files("looktwice") / "demo" / "fashion.toml"))
-
-def classify(pictures):
-    logits = model.logits([model.prepare(picture) for picture in pictures])
-    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-    shares /= shares.sum(axis=1, keepdims=True)
-    named = [model.labels[code] for code in shares.argmax(axis=1)]
-    return named if BLIND else [(label, float(row.max())) for label, row in zip(named, shares)]
-"""
 
 
 def told(telling: Sequence[float], pictures: int = 600, seed: int = 0) -> LabelledVotes:
@@ -51,57 +36,6 @@ def told(telling: Sequence[float], pictures: int = 600, seed: int = 0) -> Labell
     views = np.where(knows, truth[:, None], base[:, None]).astype(np.int32)
     names, panel = tuple(map(str, range(pictures))), tuple(map(str, range(len(telling))))
     return Votes(names, panel, tuple("abcde"), base, views, 5).labelled("abcde"[code] for code in truth)
-
-
-@given(st.integers(200, 5000), st.integers(32, 60), st.integers(1, 12))
-def test_a_pilot_costs_at_most_half_of_asking_everything(pictures: int, candidates: int, longest: int) -> None:
-    plan = panels.plan(pictures, candidates, longest)
-    assert plan.pilot_queries() <= plan.everything() / 2
-    assert plan.pilot() + plan.rest == pictures
-    assert plan.pilot() <= pictures / 2
-    views = [rung.views for rung in plan.rungs]
-    assert views == sorted(views, reverse=True)
-    assert views[0] == candidates
-    assert longest <= views[-1]
-
-
-def test_the_candidates_are_halved_from_rung_to_rung() -> None:
-    plan = panels.plan(1000, 69, 8)
-    assert [(rung.pictures, rung.views) for rung in plan.rungs] == [(83, 69), (83, 34), (83, 17), (251, 12)]
-    assert plan.pilot_queries() == 83 * (70 + 35 + 18) + 251 * 13
-
-
-@given(st.integers(10_500, 30_000))
-def test_a_plan_keeps_its_budget(budget: int) -> None:
-    assert panels.plan(1000, 40, 8, budget).queries() <= budget
-
-
-def test_a_budget_that_is_too_small_is_told_what_would_do() -> None:
-    with pytest.raises(FitError, match="too small to choose views; 10120 are needed"):
-        panels.plan(1000, 40, 8, 10_119)
-    assert panels.plan(1000, 40, 8, 10_120).queries() == 10_120
-
-
-def test_long_panels_cannot_be_chosen_from_few_candidates() -> None:
-    with pytest.raises(FitError, match="lower --max-queries"):
-        panels.plan(1000, 20, 16)
-
-
-def test_the_general_views_are_among_the_candidates_and_none_stands_there_twice() -> None:
-    assert set(GENERAL16) <= set(CANDIDATES)
-    assert len(set(CANDIDATES)) == len(CANDIDATES)
-    assert GENERAL16[: len(GENERAL)] == GENERAL
-
-
-def test_nothing_is_chosen_from_few_pictures() -> None:
-    with pytest.raises(FitError, match="199 labelled pictures are too few"):
-        panels.plan(199, 40, 8)
-
-
-def test_views_that_tell_more_survive_and_kept_ones_always_do() -> None:
-    votes = told([0.1, 0.9, 0.2, 0.8, 0.0, 0.05])
-    assert panels.survivors(votes, keep=[4], count=3) == [1, 3, 4]
-    assert panels.rank(votes)[:2] == [1, 3]
 
 
 def test_a_panel_grows_by_what_is_new_rather_than_by_what_is_strong() -> None:
@@ -120,7 +54,7 @@ def test_a_panel_grows_by_what_is_new_rather_than_by_what_is_strong() -> None:
 
 def test_the_losses_of_a_table_are_those_of_the_distribution() -> None:
     votes = told([0.3, 0.6, 0.2], pictures=150)
-    fitted, table = jury.Jury().fit(votes).without_offsets(), logit.tabulate(votes)
+    fitted, table = replace(jury.Jury().fit(votes), confusion=None), logit.tabulate(votes)
     theta = np.array([*fitted.weights, fitted.log_votes, *fitted.unnamed])
     distribution = fitted.distribution(votes)
     assert panels.brier(table, theta, votes.classes) == pytest.approx(distribution.brier(votes.truths))
@@ -154,22 +88,6 @@ def test_held_out_losses_are_those_of_a_jury_with_one_weight_that_never_saw_the_
     assert panels.held_out(one, fold, panels.log_loss) == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_view_that_ranks_is_chosen_by_the_brier_score_and_one_that_names_the_truth_by_the_log_loss() -> None:
-    rng = np.random.default_rng(0)
-    n, classes = 3000, 100
-    truth = rng.integers(classes, size=n).astype(np.int32)
-    right = rng.random(n) < 0.6
-    base = np.where(right, truth, (truth + 1) % classes).astype(np.int32)
-    ranks = np.where(rng.random(n) < np.where(right, 0.9, 0.25), base, (truth + 7) % classes)
-    names = np.where(rng.random(n) < 0.15, truth, base)
-    said = np.column_stack([ranks, names]).astype(np.int32)
-    words = tuple(map(str, range(classes)))
-    votes = Votes(tuple(map(str, range(n))), ("ranks", "names"), words, base, said, classes)
-    labelled = votes.labelled([words[code] for code in truth])
-    assert panels.rank(labelled, panels.brier)[0] == 0
-    assert panels.rank(labelled, panels.log_loss)[0] == 1
-
-
 def test_the_general_panel_stays_unless_another_is_convincing() -> None:
     votes = told([0.3, 0.3, 0.3, 0.3])
     few = slice(panels.MANY - 1)
@@ -188,12 +106,6 @@ def test_few_pictures_must_show_that_a_choice_is_better_and_many_only_that_it_is
     assert [Gain(mean, 0.02, many).convincing() for mean in (0.03, 0.01, -0.01, -0.03)] == [True, True, True, False]
 
 
-def test_the_knee_is_where_further_views_add_little() -> None:
-    assert panels.knee([1.0, 0.6, 0.44, 0.4, 0.41, 0.42]) == 2
-    assert panels.knee([1.0]) == 0
-    assert panels.knee([0.4, 0.6, 0.5]) == 0
-
-
 def scored(telling: Sequence[float], sharp: bool, pictures: int = 600) -> LabelledVotes:
     """The votes of `told` with the base label's score, which tells right from wrong, or little, for every label."""
     votes, rng = told(telling, pictures), np.random.default_rng(1)
@@ -201,19 +113,6 @@ def scored(telling: Sequence[float], sharp: bool, pictures: int = 600) -> Labell
     score = np.clip(np.where(right, 0.6, 0.4) + (0.05 if sharp else 0.4) * rng.standard_normal(pictures), 0.01, 0.99)
     scores = np.repeat(score[:, None, None], said.shape[1], axis=1).astype(np.float32)
     return replace(votes, evidence=Evidence(said[:, :, None], scores))
-
-
-def test_what_a_view_is_worth_is_what_it_adds_to_the_score() -> None:
-    votes = told([0.0, 0.2])
-    # The first view doubts the base label where it is wrong, as the score does; the second sometimes knows the truth.
-    wrong = votes.base != votes.truths
-    doubting = np.where(wrong, (votes.base + np.random.default_rng(3).integers(1, 5, len(votes))) % 5, votes.base)
-    said = np.column_stack([votes.base, doubting, votes.views[:, 1]]).astype(np.int32)
-    scores = np.repeat(np.where(wrong, 0.2, 0.9)[:, None, None], 3, axis=1).astype(np.float32)
-    evidence = Evidence(said[:, :, None], scores)
-    with_scores = replace(votes, views=said[:, 1:], evidence=evidence)
-    assert panels.rank(with_scores.label_only()) == [0, 1]
-    assert panels.rank(panels.with_useful_scores(with_scores)) == [1, 0]
 
 
 def test_scores_that_say_nothing_do_not_take_part_in_choosing() -> None:
@@ -224,25 +123,58 @@ def test_scores_that_say_nothing_do_not_take_part_in_choosing() -> None:
     assert panels.with_useful_scores(votes).evidence is not None
 
 
+ONLY = (ProfileClassifier(name="", description="m", fingerprint="f"),)
+
+
 @pytest.mark.parametrize(("telling", "sharp", "enough"), [([0.0, 0.0], True, True), ([0.8, 0.8], False, False)])
 def test_one_query_suffices_where_views_add_little_to_its_score(
     telling: Sequence[float], sharp: bool, enough: bool
 ) -> None:
-    steps = stopping.steps(stopping.trials(jury.Jury(), scored(telling, sharp)))
-    assert steps[0].evidence == "scores"
-    assert panels.suffices(steps[0].brier, steps[-1].brier) == enough
+    votes = replace(scored(telling, sharp), panel=("mirror", "zoom:1.15"))
+    panel, sentences, beside = pilot.paying(votes, Panel.parse("mirror zoom:1.15"), ONLY)
+    assert (len(panel) == 0) == enough
+    assert any("One query with its score suffices" in line for line in sentences) == enough
+    assert (len(beside) > 0) <= enough
 
 
-@pytest.mark.parametrize("blind", [False, True])
-def test_tuning_asks_no_views_where_the_score_is_enough_and_says_so(tmp_path: Path, blind: bool) -> None:
-    """A function whose score tells all, and one whose score says nothing but whose views help."""
-    (tmp_path / "closed.py").write_text(CLOSED.replace("BLIND", str(blind)))
-    command = ("tune", DEMO / "pictures.npz", "--take", ":240", "-c", "python:closed:classify", "-o", "p.json")
-    done = run(*command, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert ("One query with its score suffices" in done.stderr) == (not blind)
-    assert ("--views none" in done.stderr) == (not blind)
-    assert (json.loads((tmp_path / "p.json").read_text())["panel"] == "") == (not blind)
+def test_few_wrong_answers_without_scores_leave_everything_as_it_is() -> None:
+    votes = told([0.0, 0.0], pictures=60)
+    assert (votes.base != votes.truths).sum() < pilot.WRONG
+    panel = Panel.parse("mirror zoom:1.15")
+    assert pilot.paying(votes, panel, ONLY)[:2] == (panel, [])
+    many = told([0.0, 0.0])
+    assert len(pilot.paying(many, panel, ONLY)[0]) == 0
+    assert "Asking again adds nothing" in pilot.paying(many, panel, ONLY)[1][0]
+
+
+def test_views_that_change_the_class_are_left_out_and_named() -> None:
+    votes, panel = told([0.5, 0.5, 0.0, 0.0]), Panel.parse("zoom:1.15 tone:contrast=0.7 mirror mirror+zoom:0.85")
+    changed = votes.views.copy()
+    changed[:, 2:] = (votes.truths[:, None] + np.random.default_rng(0).integers(1, 5, (len(votes), 2))) % 5
+    kept, sentences = pilot.suitable(replace(votes, views=changed), panel)
+    assert str(kept) == "zoom:1.15 tone:contrast=0.7"
+    assert sentences == ["Mirrored copies change the class of your pictures: 2 of 4 views are left out."]
+    assert pilot.suitable(votes, panel) == (panel, [])
+
+
+def test_a_fit_asks_once_where_the_score_is_enough_and_says_so() -> None:
+    """The views leave the brightness as it is, on which label and score rest."""
+
+    def classify(image: np.ndarray) -> dict[str, float]:
+        share = float(1 / (1 + np.exp((image[0, 0].mean() - 127.5) / 40)))
+        return {"dark": share, "bright": 1 - share}
+
+    rng = np.random.default_rng(0)
+    images = rng.integers(60, 196, (240, 1, 1, 1), np.uint8).repeat(8, 1).repeat(8, 2).repeat(3, 3)
+    images[:, 7, 7] = np.arange(240, dtype=np.uint8)[:, None]
+    bright = rng.random(240) < 1 / (1 + np.exp(-(images[:, 0, 0, 0] - 127.5) / 40))
+    with Model(classify, ledger="memory") as model:
+        result = model.fit(images, np.where(bright, "bright", "dark").tolist())
+        assert any("8 more" in line for line in result.sentences)
+        assert result.profile.panel == ""
+        assert result.profile.evidence == "scores"
+        assert model.engine.progress.sent <= 100 * 9 + 140
+        assert model.look(images[0]).queries == 1
 
 
 @pytest.fixture(scope="module")
@@ -251,34 +183,30 @@ def clothes() -> list[Picture]:
 
 
 @pytest.fixture(scope="module")
-def chosen(clothes: list[Picture]) -> tuple[pilot.Selection, int, panels.Plan]:
+def chosen(clothes: list[Picture]) -> tuple[pilot.Selection, int]:
     engine = engine_for(connect(MODEL))
-    plan = panels.plan(len(clothes), len(CANDIDATES), 4)
-    found = asyncio.run(pilot.choose(engine, clothes, plan, CANDIDATES, GENERAL))
-    return found, engine.progress.sent, plan
+    found = asyncio.run(pilot.ask(engine, clothes, GENERAL, ONLY))
+    return found, engine.progress.sent
 
 
-def test_choosing_sends_what_was_planned_and_no_more(chosen: tuple[pilot.Selection, int, panels.Plan]) -> None:
-    _, sent, plan = chosen
-    assert sent <= plan.queries()
+def test_a_pilot_sends_what_was_planned_and_no_more(chosen: tuple[pilot.Selection, int]) -> None:
+    assert chosen[1] <= pilot.plan(300, GENERAL, {"": 1.0}).queries == 2700
 
 
 def test_the_pilot_pictures_come_first_and_all_have_their_truth(
-    chosen: tuple[pilot.Selection, int, panels.Plan], clothes: list[Picture]
+    chosen: tuple[pilot.Selection, int], clothes: list[Picture]
 ) -> None:
-    found, _, plan = chosen
-    assert found.pilot == plan.pilot()
+    found = chosen[0]
+    assert found.pilot == 100
     assert found.collected.votes.names == tuple(picture.name for picture in pilot.shuffled(clothes))
     truths = {picture.name: picture.truth for picture in clothes}
     assert found.collected.labelled().words == tuple(truths[name] for name in found.collected.votes.names)
-    assert len(found.collected.panel) == 4
-    assert 0 <= found.knee <= 4
 
 
 def test_the_votes_of_a_choice_are_those_of_asking_the_panel_alone(
-    chosen: tuple[pilot.Selection, int, panels.Plan], clothes: list[Picture]
+    chosen: tuple[pilot.Selection, int], clothes: list[Picture]
 ) -> None:
-    found, _, _ = chosen
+    found = chosen[0]
     alone = asyncio.run(fitting.collect(engine_for(connect(MODEL)), pilot.shuffled(clothes), found.collected.panel))
     words, own = found.collected.votes.vocabulary, alone.votes.vocabulary
     assert [[words[c] for c in row] for row in found.collected.votes.views] == [
@@ -322,36 +250,28 @@ def test_the_papers_search_takes_the_best_setting_and_asks_what_it_says(clothes:
     assert found.pilot == 60
 
 
-def test_a_dry_run_shows_the_price_and_asks_nothing(tmp_path: Path) -> None:
-    command = ("tune", DEMO / "pictures.npz", "--take", ":400", "-c", MODEL, "--price", "0.01", "--dry-run")
+def test_a_dry_run_shows_the_price_of_each_stage_and_asks_nothing(tmp_path: Path) -> None:
+    command = ("fit", DEMO / "pictures.npz", "--take", ":400", "-c", MODEL, "--price", "0.01", "--dry-run")
     done = run(*command, "-o", tmp_path / "p.json")
     assert done.returncode == 0, done.stderr
-    assert "of the cost of asking all candidates" in done.stderr
-    assert "in money" in done.stderr
+    said = " ".join(done.stderr.split())
+    assert "Pilot, all candidates: 50 pictures, at most 450 queries, 4.50 in money." in said
+    assert "300 pictures, at most 2,700 queries, 27.00 in money." in said
     assert not (tmp_path / "p.json").exists()
-    plan = json.loads(run(*command, "--json").stdout)
-    assert plan["pilot_queries"] <= plan["everything"] / 2
 
 
-def test_tune_writes_a_profile_judged_on_the_rest_and_its_curve(tmp_path: Path) -> None:
-    command = ("tune", DEMO / "pictures.npz", "--take", ":300", "-c", MODEL, "--max-queries", "4")
-    done = run(*command, "-o", tmp_path / "p.json", "--json")
-    assert done.returncode == 0, done.stderr
-    profile = json.loads((tmp_path / "p.json").read_text())
-    assert len(profile["held_out"]["confidence"]) == 150
-    assert len(Panel.parse(profile["panel"])) == 3
-    assert [point["queries"] for point in profile["curve"]] == [1, 2, 3, 4]
-    svg = (tmp_path / "p.svg").read_text()
-    assert svg.count("<svg") >= 3
-    assert "AUROC" in svg
-
-
-def test_the_papers_search_is_a_command_too(tmp_path: Path) -> None:
-    command = ("tune", DEMO / "pictures.npz", "--take", ":80", "-c", MODEL, "--paper", "rotation", "--draws", "3")
-    done = run(*command, "-o", tmp_path / "p.json")
-    assert done.returncode == 0, done.stderr
-    assert "rotation:60" in done.stdout
-    assert json.loads((tmp_path / "p.json").read_text())["calibrator"]["family"] == "gaussian"
-    done = run(*command[:-4], "--paper", "spiral")
-    assert done.returncode == 1
-    assert "the paper has no transformation 'spiral'" in done.stderr
+def test_a_result_has_its_frontier_and_other_points_are_free(clothes: list[Picture]) -> None:
+    with Model(MODEL) as model:
+        result = model.fit(clothes)
+        sent = model.engine.progress.sent
+        frame = result.frontier.to_frame()
+        assert len(result.profile.held_out.confidence) == 200
+        assert frame["chosen"].sum() == 1
+        assert list(frame["price"]) == sorted(frame["price"])
+        assert (frame["brier_low"] <= frame["brier"]).all()
+        model.use(result.at(max_queries=1))
+        assert model.look(clothes[0]).queries == 1
+        few = result.at(max_queries=5)
+        assert next(point for point in few.frontier if point.chosen).queries <= 5
+        assert model.engine.progress.sent == sent + 1
+        assert result.at() == result.profile.model_copy(update={"frontier": result.at().frontier})

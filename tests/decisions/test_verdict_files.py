@@ -12,8 +12,8 @@ import pytest
 from support.verdicts import verdict as made
 
 from looktwice.decisions.verdict import Verdict
-from looktwice.decisions.verdict_files import PART, ScoreFile
-from looktwice.engine.outcome import Cause, Unscored
+from looktwice.decisions.verdict_files import COLUMNS, ScoreFile
+from looktwice.engine.query import Cause, Unscored
 from looktwice.images.collection import Picture, find
 from looktwice.images.image import encode_png
 
@@ -99,7 +99,7 @@ def test_lines_of_other_pictures_other_runs_and_a_crash_do_not_count(
     file.add(verdict(photos[1]).model_copy(update={"name": "gone.png"}))
     file.close()
     with part.open("ab") as written:
-        written.write(json.dumps(dict.fromkeys(PART[:3])).encode() + b"\nno line of ours\n" + b'{"name": "b.p')
+        written.write(json.dumps(dict.fromkeys(list(COLUMNS)[:3])).encode() + b"\nno line of ours\n" + b'{"name": "b.p')
     again = ScoreFile(out, HEADER, photos)
     assert [again.done(place) for place in range(4)] == [True, False, False, False]
     again.add(verdict(photos[1]))

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from support.classifiers import Labelling
 from support.engines import engine_on, rows_of
-from workshop import PANEL, write_pictures
+from support.errors import coded
+from support.workshop import PANEL, write_pictures
 
 from looktwice.classifiers.base import Answer
 from looktwice.engine.budget import Budget
-from looktwice.engine.canaries import REPEATS
+from looktwice.engine.channel import REPEATS
 from looktwice.errors import ChangedError
 
 
@@ -44,7 +45,7 @@ async def test_a_changed_classifier_stops_the_run_before_it_costs_more_than_the_
     changed.word = "bee"
     Says.calls = 0
     async with engine_on(changed, ledger, canaries=3) as engine:
-        with pytest.raises(ChangedError, match="called 'ant' it now calls 'bee'"):
+        with pytest.raises(ChangedError, check=coded("classifier-changed")):
             await rows_of(engine, pictures, PANEL)
     assert Says.calls == REPEATS
     async with engine_on(changed, ledger) as unwatched:

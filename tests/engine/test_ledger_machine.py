@@ -10,7 +10,7 @@ from support.ledger_adapter import SharedLedger
 from support.ledger_machine import run
 
 if TYPE_CHECKING:
-    from postgres_server import Server
+    from support.postgres_server import Server
 
 
 def test_sqlite_keeps_every_invariant(tmp_path: Path) -> None:

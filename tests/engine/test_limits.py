@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from support.classifiers import Labelling
 
-from looktwice.classifiers.base import Answer, Terms
+from looktwice.classifiers.base import Answer, Limits
 from looktwice.engine.limits import DECREASE, IN_VAIN, WINDOW, Calls, Concurrency, Permits, RetryPolicy, Tries
 from looktwice.errors import PermanentError, TransientError
 
@@ -101,7 +101,7 @@ async def test_permits_are_given_in_order_and_to_no_more_than_the_limit() -> Non
 
 async def test_calls_are_made_of_whatever_is_ready_up_to_a_batch() -> None:
     sizes: list[int] = []
-    classifier = Labelling(terms=Terms(batch=4, concurrency=2))
+    classifier = Labelling(limits=Limits(batch=4, concurrency=2))
     original = classifier.label
 
     async def label(batch: list[object]) -> list[object]:

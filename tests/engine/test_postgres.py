@@ -12,8 +12,9 @@ import psycopg
 import pytest
 from support.classifiers import Labelling
 from support.engines import counted, engine_on, rows_of
-from waiting import until_async
-from workshop import PANEL, write_pictures
+from support.errors import coded
+from support.waiting import until_async
+from support.workshop import PANEL, write_pictures
 
 from engine.test_ledger import PRICE, WHO, claim, entry, ledger_at, settle
 from looktwice.calibration.votes import Row
@@ -29,7 +30,7 @@ from looktwice.engine.ledger.transaction import Transaction
 from looktwice.errors import LedgerError
 
 if TYPE_CHECKING:
-    from postgres_server import Server
+    from support.postgres_server import Server
 
 
 async def test_a_server_that_crashes_is_waited_for_and_nothing_is_lost(
@@ -130,7 +131,7 @@ def test_a_schema_of_that_name_that_is_not_ours_stays_as_it_is(server: Server) -
     with psycopg.connect(address, autocommit=True) as line:
         line.execute("CREATE SCHEMA looktwice")
         line.execute("CREATE TABLE looktwice.questions(x INTEGER)")
-        with pytest.raises(LedgerError, match="not a ledger of this version"):
+        with pytest.raises(LedgerError, check=coded("ledger-foreign")):
             open_ledger(address)
         assert line.execute("SELECT COUNT(*) FROM pg_tables WHERE schemaname = 'looktwice'").fetchone() == (1,)
     server.emptied()
@@ -142,7 +143,7 @@ def test_many_sessions_share_a_budget_exactly(database: str) -> None:
     async def ask(ledger: Ledger, numbers: range) -> int:
         granted = 0
         for number in numbers:
-            (found,) = await ledger.claim(Account(WHO, Budget(queries=100)), [(entry(number), PRICE)])
+            (found,) = await ledger.claim(Account(WHO, (Budget(queries=100),)), [(entry(number), PRICE)])
             if isinstance(found, Claim):
                 granted += 1
         return granted

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faults import fault_server
 from support.driver import Driver, look_and_start_another
+from support.faults import fault_server
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -60,6 +60,18 @@ def test_models_of_one_process_and_of_its_child_share_the_ledger(driver: Driver,
 def test_a_process_that_is_stopped_for_longer_than_a_heartbeat_loses_nothing(driver: Driver) -> None:
     stop(driver, beat=0.1)
     assert driver.server.stats()["requests"] == driver.questions
+
+
+def test_replies_that_came_while_a_process_was_stopped_are_read(tmp_path: Path) -> None:
+    """Ctrl-Z for longer than the classifier's timeout: the replies wait in the sockets, and are paid for."""
+    with fault_server(delay=0.5) as server:
+        driver = Driver(tmp_path, str(tmp_path / "ledger.db"), server, seed=0, pictures=8, timeout=1.5)
+        stopped = driver.start("all")
+        driver.wait_for_queries(most=8)
+        driver.stop(stopped, seconds=4)
+        driver.finish()
+        driver.check_complete()
+        assert server.stats()["requests"] == driver.questions
 
 
 def test_of_a_process_on_another_machine_only_what_it_had_claimed_is_asked_again(tmp_path: Path, database: str) -> None:

@@ -9,12 +9,12 @@ import pytest
 from aiohttp import web
 from conformance.vendors import served
 from support.engines import counted, engine_on, rows_of
-from workshop import write_pictures
+from support.workshop import write_pictures
 
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import AnyClassifier
 from looktwice.classifiers.registry import connect
-from looktwice.engine.outcome import Cause, Unscored
+from looktwice.engine.query import Cause, Unscored
 from looktwice.views import Panel
 
 CATEGORIES = [f"category{number}" for number in range(10)]

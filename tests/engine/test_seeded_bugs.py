@@ -7,8 +7,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from faults import fault_server
 from support.driver import Driver, look_and_start_another
+from support.faults import fault_server
 from support.ledger_adapter import SharedLedger
 from support.ledger_machine import run
 from support.seeded_bugs import BUGS, seeded

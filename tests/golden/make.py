@@ -37,9 +37,9 @@ def read() -> list[list[str]]:
 
 def main() -> None:
     with Model(str(DEMO / "fashion.toml")) as model:
-        profile = model.fit(labelled(DEMO / "pictures.npz")[:200], views=VIEWS)
+        profile = model.fit(labelled(DEMO / "pictures.npz")[:200], views=VIEWS).profile
         profile.model_copy(update={"classifier": "fashion.toml"}).save(PROFILE)
-        verdicts = [verdict for verdict in model.score(pictures()) if isinstance(verdict, Verdict)]
+        verdicts = [verdict for verdict in model.score(pictures(), all=True) if isinstance(verdict, Verdict)]
     with VERDICTS.open("w", newline="") as file:
         csv.writer(file).writerows(rows(verdicts))
 

@@ -32,10 +32,12 @@ def seen(flat: NDArray[np.uint8], row: int) -> NDArray[np.uint8]:
     return np.dstack([red.reshape(32, 32), green.reshape(32, 32), blue.reshape(32, 32)])
 
 
-def complaint(read: Callable[[Path], object], path: Path) -> str:
+def complaint(read: Callable[[Path], object], path: Path, code: str = "") -> str:
+    """What is said about a folder that is refused, with this code."""
     with pytest.raises(DataError) as caught:
         read(path)
     assert str(caught.value).isprintable()
+    assert code in ("", caught.value.code)
     return str(caught.value)
 
 
@@ -95,10 +97,6 @@ def python2(content: dict[bytes, object]) -> bytes:
     return b"\x80\2" + Python2().dict(content) + b"."
 
 
-def python3(content: dict[bytes, object]) -> bytes:
-    return pickle.dumps(content, protocol=2)
-
-
 META_10: dict[bytes, object] = {
     b"num_cases_per_batch": 10000,
     b"label_names": [name.encode() for name in TEN],
@@ -106,7 +104,7 @@ META_10: dict[bytes, object] = {
 }
 
 
-def cifar_10(root: Path, write: Callable[[dict[bytes, object]], bytes] = python2, **changed: object) -> Path:
+def cifar_10(root: Path, **changed: object) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     batch: dict[bytes, object] = {
         b"data": pixels(),
@@ -115,12 +113,12 @@ def cifar_10(root: Path, write: Callable[[dict[bytes, object]], bytes] = python2
         b"filenames": [f"domestic_cat_s_{number:06}.png".encode() for number in range(5)],
     }
     batch |= {key.encode(): value for key, value in changed.items()}
-    (root / "test_batch").write_bytes(write(batch))
-    (root / "batches.meta").write_bytes(write(META_10))
+    (root / "test_batch").write_bytes(python2(batch))
+    (root / "batches.meta").write_bytes(python2(META_10))
     return root
 
 
-def cifar_100(root: Path, write: Callable[[dict[bytes, object]], bytes] = python2) -> Path:
+def cifar_100(root: Path) -> Path:
     root.mkdir(parents=True)
     batch: dict[bytes, object] = {
         b"filenames": [b"x.png"] * 5,
@@ -133,8 +131,8 @@ def cifar_100(root: Path, write: Callable[[dict[bytes, object]], bytes] = python
         b"fine_label_names": [name.encode() for name in HUNDRED],
         b"coarse_label_names": [f"coarse {number}".encode() for number in range(20)],
     }
-    (root / "test").write_bytes(write(batch))
-    (root / "meta").write_bytes(write(names))
+    (root / "test").write_bytes(python2(batch))
+    (root / "meta").write_bytes(python2(names))
     return root
 
 
@@ -150,16 +148,14 @@ def test_the_names_of_cifar_10_take_as_many_bytes_as_in_the_official_file() -> N
     assert pickle.loads(python2(META_10), encoding="bytes") == META_10
 
 
-@pytest.mark.parametrize("write", [python2, python3])
-def test_cifar_10_is_read_from_pickles(tmp_path: Path, write: Callable[[dict[bytes, object]], bytes]) -> None:
-    found = cifar(cifar_10(tmp_path / "cifar-10-batches-py", write))
+def test_cifar_10_is_read_from_pickles(tmp_path: Path) -> None:
+    found = cifar(cifar_10(tmp_path / "cifar-10-batches-py"))
     check(found, ["cat", "ship", "ship", "airplane", "frog"])
     assert found[0].name == "test_batch#0"
 
 
-@pytest.mark.parametrize("write", [python2, python3])
-def test_cifar_100_is_read_from_pickles(tmp_path: Path, write: Callable[[dict[bytes, object]], bytes]) -> None:
-    found = cifar(cifar_100(tmp_path / "cifar-100-python", write))
+def test_cifar_100_is_read_from_pickles(tmp_path: Path) -> None:
+    found = cifar(cifar_100(tmp_path / "cifar-100-python"))
     check(found, ["fine 49", "fine 33", "fine 72", "fine 51", "fine 99"])
 
 
@@ -207,21 +203,20 @@ def test_pictures_of_cifar_travel_without_their_pixels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "code"),
     [
-        ({"labels": [3, 8, 8, 0, 10]}, "1 label (10 at #4) outside the 10 class names"),
-        ({"labels": [3, 8]}, "its labels are not 5 integers"),
-        ({"labels": [b"cat"] * 5}, "its labels are not 5 integers"),
-        ({"labels": b"cat"}, "its labels are not 5 integers"),
-        ({"data": pixels()[:, :3000]}, "its data are not rows of 3,072 bytes"),
-        ({"data": b"no array"}, "its data are not rows of 3,072 bytes"),
-        ({"data": pixels(0)}, "its data are not rows of 3,072 bytes"),
+        ({"labels": [3, 8, 8, 0, 10]}, "file-malformed"),
+        ({"labels": [3, 8]}, "file-malformed"),
+        ({"labels": [b"cat"] * 5}, "file-malformed"),
+        ({"labels": b"cat"}, "file-malformed"),
+        ({"data": pixels()[:, :3000]}, "file-malformed"),
+        ({"data": b"no array"}, "file-malformed"),
+        ({"data": pixels(0)}, "file-malformed"),
     ],
 )
-def test_contents_that_do_not_fit_say_why(tmp_path: Path, changed: dict[str, object], said: str) -> None:
-    root = cifar_10(tmp_path / "cifar-10-batches-py", python2, **changed)
-    assert said in complaint(cifar, root)
-    assert complaint(cifar, root).startswith(str(root / "test_batch"))
+def test_contents_that_do_not_fit_say_why(tmp_path: Path, changed: dict[str, object], code: str) -> None:
+    root = cifar_10(tmp_path / "cifar-10-batches-py", **changed)
+    assert complaint(cifar, root, code).startswith(str(root / "test_batch"))
 
 
 def test_records_that_are_cut_off_are_refused(tmp_path: Path) -> None:
@@ -230,7 +225,7 @@ def test_records_that_are_cut_off_are_refused(tmp_path: Path) -> None:
     (root / "batches.meta.txt").write_text("\n".join(TEN))
     for length in (0, 3072, 3073 * 2 - 1):
         (root / "test_batch.bin").write_bytes(bytes(length))
-        assert "no whole number of records of 3073" in complaint(cifar, root)
+        assert "3073" in complaint(cifar, root, "file-malformed")
 
 
 @pytest.mark.parametrize("lacking", ["test_batch", "batches.meta"])
@@ -238,7 +233,8 @@ def test_a_folder_that_lacks_a_file_says_which_and_where_to_get_it(tmp_path: Pat
     root = cifar_10(tmp_path / "cifar-10-batches-py")
     (root / lacking).unlink()
     said = complaint(open_labelled, root)
-    assert f"no {lacking}; unpack cifar-10-python.tar.gz from {CIFAR_HOME} there" in said
+    assert lacking in said
+    assert CIFAR_HOME in said
 
 
 def test_an_empty_folder_says_what_was_expected_and_where_to_get_it(tmp_path: Path) -> None:
@@ -248,8 +244,7 @@ def test_an_empty_folder_says_what_was_expected_and_where_to_get_it(tmp_path: Pa
 
 
 def test_a_missing_path_is_one_short_line(tmp_path: Path) -> None:
-    said = complaint(open_labelled, tmp_path / "missing")
-    assert said.endswith("missing: no such file or folder; check the path")
+    assert str(tmp_path / "missing") in complaint(open_labelled, tmp_path / "missing", "file-missing")
     assert "cifar-100-binary" in complaint(cifar, tmp_path / "missing")
 
 
@@ -397,7 +392,7 @@ def test_one_folder_a_synset_is_read_as_it_is(tmp_path: Path) -> None:
     assert [picture.truth for picture in open_labelled(root)] == ["n01440764", "n02119789"]
     assert [picture.truth for picture in ilsvrc(root)] == ["n01440764", "n02119789"]
     photos(root, "tench/a.jpg")
-    assert "1 folder (tench) not named like a synset" in complaint(ilsvrc, root)
+    assert "tench" in complaint(ilsvrc, root)
 
 
 def test_photos_without_truths_say_what_was_looked_for_and_where_to_get_it(tmp_path: Path) -> None:
@@ -406,16 +401,16 @@ def test_photos_without_truths_say_what_was_looked_for_and_where_to_get_it(tmp_p
     root = photos(tmp_path / "val", *val(1, 9), "stranger.jpg")
     devkit(tmp_path / "ILSVRC2012_devkit_t12", 3, 1)
     said = complaint(open_labelled, root)
-    assert "2 photos (ILSVRC2012_val_00000009.JPEG, stranger.jpg) without a truth" in said
+    assert "2 photos (ILSVRC2012_val_00000009.JPEG, stranger.jpg)" in said
 
 
 def test_a_damaged_development_kit_is_refused_by_name(tmp_path: Path) -> None:
     root, data = photos(tmp_path / "val", *val(1)), devkit(tmp_path / "kit", 3, 77) / "data"
-    assert "1 number (77 in line 2) not in map_clsloc.txt" in complaint(lambda path: ilsvrc(path, data), root)
+    assert "77 in line 2" in complaint(lambda path: ilsvrc(path, data), root)
     (data / "ILSVRC2012_validation_ground_truth.txt").write_text("three\n")
-    assert "not in its official form" in complaint(lambda path: ilsvrc(path, data), root)
+    assert "ground_truth.txt" in complaint(lambda path: ilsvrc(path, data), root)
     (data / "map_clsloc.txt").write_text("n02119789\n")
-    assert "map_clsloc.txt: not in its official form" in complaint(lambda path: ilsvrc(path, data), root)
+    assert "map_clsloc.txt" in complaint(lambda path: ilsvrc(path, data), root)
 
 
 def test_a_labels_csv_beside_the_photos_comes_first(tmp_path: Path) -> None:
@@ -435,7 +430,7 @@ def test_the_words_of_synsets_are_read_in_their_order(tmp_path: Path) -> None:
     ]
     for odd in ("tench\n", "n01440764\n", ""):
         file.write_text(odd)
-        assert "not of the form" in complaint(synset_words, file)
+        assert file.name in complaint(synset_words, file, "file-malformed")
 
 
 def test_other_collections_are_read_as_ever(tmp_path: Path) -> None:

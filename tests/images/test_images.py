@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from PIL import ImageFile, TiffImagePlugin
+from support.errors import coded
 
 from looktwice.errors import ImageError
 from looktwice.images.decode import decode, load
@@ -82,13 +83,14 @@ def with_segment(jpeg: bytes, marker: int, content: bytes) -> bytes:
     return jpeg[:2] + struct.pack(">BBH", 0xFF, marker, len(content) + 2) + content + jpeg[2:]
 
 
-def reason(data: bytes, max_pixels: int = MAX_PIXELS) -> str:
+def refused(data: bytes, max_pixels: int = MAX_PIXELS) -> str:
+    """The code with which bytes are refused, in one printable line that names them."""
     with pytest.raises(ImageError) as caught:
         decode(data, "that.png", max_pixels)
     message = str(caught.value)
     assert message.startswith("that.png: ")
     assert message.isprintable()
-    return message
+    return caught.value.code
 
 
 def far(found: Pixels, wanted: Pixels) -> int:
@@ -244,11 +246,11 @@ def test_pictures_as_phones_write_them(kind: str, name: str) -> None:
 def test_a_cut_off_heic_is_refused(length: int) -> None:
     pytest.importorskip("pi_heif")
     data = (Path(__file__).parent / "samples" / "corners.heic").read_bytes()
-    assert "broken or cut off" in reason(data[:length])
+    assert refused(data[:length]) == "image-unreadable"
 
 
 def test_a_video_is_no_picture() -> None:
-    assert "it is a video" in reason(b"\0\0\0\x18ftypmp42\0\0\0\0mp42isom" + bytes(100))
+    assert refused(b"\0\0\0\x18ftypmp42\0\0\0\0mp42isom" + bytes(100)) == "image-is-video"
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "TIFF"])
@@ -294,13 +296,13 @@ def test_16_bit_colour_tiff_is_scaled_and_not_clipped() -> None:
 def test_whole_numbers_of_32_bits_are_read_only_in_the_16_bit_range() -> None:
     fits, odd = (PIL.Image.fromarray(np.array([[0, top]], np.int32)) for top in (65535, 65536))
     assert decode(saved(fits, "TIFF"), "it").pixels[0, :, 0].tolist() == [0, 255]
-    assert "65,535" in reason(saved(odd, "TIFF"))
+    assert refused(saved(odd, "TIFF")) == "image-unsupported"
 
 
 def test_kinds_of_pixels_without_a_known_range_are_refused() -> None:
-    assert "convert it to 8-bit RGB" in reason(saved(PIL.Image.new("F", (2, 2)), "TIFF"))
-    assert "white as zero" in reason(tiff(grey_tiff_tags(2, 1, 122, bits=16, photometric=0), bytes(4)))
-    assert "12 bits" in reason(tiff(grey_tiff_tags(2, 1, 122, bits=12), bytes(3)))
+    assert refused(saved(PIL.Image.new("F", (2, 2)), "TIFF")) == "image-unsupported"
+    assert refused(tiff(grey_tiff_tags(2, 1, 122, bits=16, photometric=0), bytes(4))) == "image-unsupported"
+    assert refused(tiff(grey_tiff_tags(2, 1, 122, bits=12), bytes(3))) == "image-unsupported"
 
 
 # --- orientation -------------------------------------------------------------------------------------------------
@@ -427,10 +429,10 @@ def test_odd_entries_of_a_tiff_do_not_matter(odd: tuple[int, int, int, int]) -> 
 
 
 def test_a_tiff_directory_that_is_cut_off_is_refused() -> None:
-    assert "cut off" in reason(tiff(grey_tiff_tags(3, 2, 122), bytes(6))[:60])
-    assert "cut off" in reason(tiff([], entries=60_000))
-    assert "inside the header" in reason(b"II*\0" + struct.pack("<LH", 2, 0) + bytes(60))
-    assert "cut off" in reason(b"II+\0" + struct.pack("<HHQ", 8, 0, 2**64 - 1))
+    assert refused(tiff(grey_tiff_tags(3, 2, 122), bytes(6))[:60]) == "image-unreadable"
+    assert refused(tiff([], entries=60_000)) == "image-unreadable"
+    assert refused(b"II*\0" + struct.pack("<LH", 2, 0) + bytes(60)) == "image-unreadable"
+    assert refused(b"II+\0" + struct.pack("<HHQ", 8, 0, 2**64 - 1)) == "image-unreadable"
 
 
 # --- refusals ----------------------------------------------------------------------------------------------------
@@ -454,7 +456,7 @@ SAMPLES["plain TIFF"] = tiff(grey_tiff_tags(60, 10, 122), bytes(600))
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_cut_off_files_are_refused_wherever_they_end(kind: str, part: float) -> None:
     data = SAMPLES[kind]
-    reason(data[: int(len(data) * part)])
+    refused(data[: int(len(data) * part)])
 
 
 @pytest.mark.parametrize(
@@ -469,11 +471,11 @@ def test_cut_off_files_are_refused_wherever_they_end(kind: str, part: float) -> 
     ],
 )
 def test_what_is_no_picture_is_refused_with_the_formats_that_are_read(data: bytes) -> None:
-    assert "convert it to JPEG, PNG, WebP, HEIC, AVIF, BMP, TIFF or GIF" in reason(data)
+    assert refused(data) == "image-unsupported"
 
 
 def test_an_empty_file_is_called_empty() -> None:
-    assert "empty" in reason(b"")
+    assert refused(b"") == "image-unreadable"
 
 
 def claims(width: int, height: int) -> dict[str, bytes]:
@@ -508,16 +510,14 @@ def claims(width: int, height: int) -> dict[str, bytes]:
 @pytest.mark.parametrize("kind", claims(9, 9))
 @pytest.mark.parametrize("size", [(100_000, 100_000), (10_000, 9_500)])
 def test_a_size_over_the_limit_is_refused_from_the_header(kind: str, size: tuple[int, int]) -> None:
-    message = reason(claims(*size)[kind])
-    assert f"limit of {40_000_000 if kind.startswith('WebP') else MAX_PIXELS:,}" in message
-    assert " x " in message
+    assert refused(claims(*size)[kind]) == "image-too-large"
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF"])
 def test_the_limit_is_the_largest_number_of_pixels_that_passes(kind: str) -> None:
     data, limit = SAMPLES[kind], 24 * 40 * 8 // 5 if kind == "WEBP" else 24 * 40
     assert decode(data, "it", max_pixels=limit).pixels.shape == (24, 40, 3)
-    assert "40 x 24 pixels is more than the limit of 959" in reason(data, max_pixels=limit - 1)
+    assert refused(data, max_pixels=limit - 1) == "image-too-large"
 
 
 def test_a_limit_above_pillows_own_still_passes_what_pillow_would_warn_about() -> None:
@@ -585,9 +585,10 @@ def test_a_file_is_read_whatever_its_ending(tmp_path: Path) -> None:
 
 def test_a_missing_file_a_folder_and_a_pipe_are_refused_by_name(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
-    for name, why in (("none.png", "No such file"), (".", "a folder"), ("pipe.png", "no regular file")):
+    codes = {"none.png": "image-missing", ".": "image-unsupported", "pipe.png": "image-unsupported"}
+    for name, code in codes.items():
         path = tmp_path / name
-        with pytest.raises(ImageError, match=why) as caught:
+        with pytest.raises(ImageError, check=coded(code)) as caught:
             load(path)
         assert str(caught.value).startswith(f"{path}: ")
 
@@ -605,14 +606,14 @@ def test_a_file_larger_than_the_limit_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "huge.png"
     with path.open("wb") as file:
         file.truncate(600 * 2**20)
-    with pytest.raises(ImageError, match="629,145,600 bytes"):
+    with pytest.raises(ImageError, check=coded("image-too-large")):
         load(path)
 
 
 def test_an_unreadable_file_is_refused_by_name(tmp_path: Path) -> None:
     loop = tmp_path / "loop.png"
     loop.symlink_to(loop)
-    with pytest.raises(ImageError, match="cannot be read"):
+    with pytest.raises(ImageError, check=coded("image-missing")):
         load(loop)
 
 
@@ -674,7 +675,7 @@ def test_a_tall_picture_with_alpha_is_composited_in_every_strip() -> None:
     "bad", [np.zeros((2, 2, 3)), np.zeros((2, 2, 2), np.uint8), np.zeros(4, np.uint8), np.zeros((0, 2, 3), np.uint8)]
 )
 def test_arrays_that_are_no_picture_are_refused(bad: Pixels) -> None:
-    with pytest.raises(ImageError, match="shape"):
+    with pytest.raises(ImageError, check=coded("image-unreadable")):
         Image.of(bad)
 
 
@@ -712,7 +713,7 @@ def test_jpeg_comes_near_and_better_quality_is_larger() -> None:
 
 @pytest.mark.parametrize("quality", [0, 101, -5])
 def test_a_jpeg_quality_out_of_range_is_refused(quality: int) -> None:
-    with pytest.raises(ImageError, match="1 to 100"):
+    with pytest.raises(ImageError, check=coded("option-invalid")):
         encode_jpeg(photo(), quality)
 
 

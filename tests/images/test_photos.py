@@ -17,27 +17,28 @@ import numpy as np
 import pytest
 from aiohttp import web
 from conformance.replica import DEMO, Replica
-from faults import fault_server
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 from support.engines import engine_for, engine_on, rows_of
-from workshop import run, write_profile
+from support.errors import coded
+from support.faults import fault_server
+from support.workshop import run, write_profile
 
 from looktwice import Model
 from looktwice.calibration.votes import Row
-from looktwice.classifiers.base import AnyClassifier, Settings, Terms
+from looktwice.classifiers.base import AnyClassifier, Limits, Settings
 from looktwice.classifiers.chat.anthropic import connect as connect_anthropic
 from looktwice.classifiers.chat.openai import connect as connect_openai
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.classifiers.registry import connect
 from looktwice.engine.ledger.schema import joined, keys
-from looktwice.engine.outcome import Progress, Unscored
+from looktwice.engine.query import Progress, Unscored
 from looktwice.errors import ImageError, PermanentError
 from looktwice.images.collection import Picture, one
-from looktwice.images.decode import _Room, decode
+from looktwice.images.decode import MemoryLimit, decode
 from looktwice.images.image import PHOTO, Image, WorkingSize, encode_jpeg, encode_png
 from looktwice.views import Panel, base_question, renderer
 
@@ -76,28 +77,28 @@ def difference(one: Pixels, other: Pixels) -> float:
 
 @given(st.integers(1, 60_000), st.integers(1, 60_000), st.integers(1, 5000), st.integers(1, 5000))
 def test_a_working_size_limits_both_sides_and_enlarges_nothing(height: int, width: int, long: int, short: int) -> None:
-    found = WorkingSize(long, short).of(height, width)
+    found = WorkingSize(long, short).scaled(height, width)
     assert max(found) <= long
     assert min(found) <= short
     assert 1 <= found[0] <= height
     assert 1 <= found[1] <= width
-    assert WorkingSize(long, short).of(*found) == found
+    assert WorkingSize(long, short).scaled(*found) == found
 
 
 def test_a_picture_of_two_megapixels_is_left_as_it_is_where_nothing_is_known() -> None:
-    assert PHOTO.of(1000, 2000) == (1000, 2000)
-    assert PHOTO.of(3000, 4000) == (768, 1024)
+    assert PHOTO.scaled(1000, 2000) == (1000, 2000)
+    assert PHOTO.scaled(3000, 4000) == (768, 1024)
 
 
 def test_a_classifier_says_how_large_a_picture_it_can_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEY", "k-0123456789")
     chat = {"model": "m", "labels": ["ant", "bee"], "key": "KEY"}
     assert Preprocessing(crop=0.875).usable_size((224, 224)) == WorkingSize(short=384)
-    assert connect(str(DEMO / "fashion.toml")).terms.working_size == WorkingSize(short=42)
-    assert connect(lambda picture: "ant").terms.working_size == PHOTO
-    assert connect_openai("", chat).terms.working_size == WorkingSize(2048, 768)
-    assert connect_openai("", {**chat, "detail": "low"}).terms.working_size == WorkingSize(512)
-    assert connect_anthropic("", chat).terms.working_size == WorkingSize(1568)
+    assert connect(str(DEMO / "fashion.toml")).limits.working_size == WorkingSize(short=42)
+    assert connect(lambda picture: "ant").limits.working_size == PHOTO
+    assert connect_openai("", chat).limits.working_size == WorkingSize(2048, 768)
+    assert connect_openai("", {**chat, "detail": "low"}).limits.working_size == WorkingSize(512)
+    assert connect_anthropic("", chat).limits.working_size == WorkingSize(1568)
     lines = ['connector = "http"', 'url = "http://localhost/x"', 'label = "label"']
     for more, size in (
         ("", PHOTO),
@@ -109,9 +110,9 @@ def test_a_classifier_says_how_large_a_picture_it_can_use(tmp_path: Path, monkey
         ),
     ):
         (tmp_path / "http.toml").write_text("\n".join([*lines, more]))
-        assert connect(tmp_path / "http.toml").terms.working_size == size
+        assert connect(tmp_path / "http.toml").limits.working_size == size
     (tmp_path / "command.toml").write_text('connector = "command"\ncommand = "cat {image}"\nworking_size = 300')
-    assert connect(tmp_path / "command.toml").terms.working_size == WorkingSize(300)
+    assert connect(tmp_path / "command.toml").limits.working_size == WorkingSize(300)
 
 
 def test_a_working_size_in_a_description_changes_no_fingerprint(tmp_path: Path) -> None:
@@ -119,15 +120,15 @@ def test_a_working_size_in_a_description_changes_no_fingerprint(tmp_path: Path) 
     (tmp_path / "same.toml").write_text(text)
     (tmp_path / "sized.toml").write_text(text.replace("connector", "working_size = 99\nconnector", 1))
     same, sized = connect(tmp_path / "same.toml"), connect(tmp_path / "sized.toml")
-    assert sized.terms.working_size == WorkingSize(99)
+    assert sized.limits.working_size == WorkingSize(99)
     assert sized.fingerprint == same.fingerprint == connect(str(DEMO / "fashion.toml")).fingerprint
 
 
 def test_a_function_in_a_description_may_have_a_working_size(tmp_path: Path) -> None:
     (tmp_path / "it.toml").write_text('connector = "python"\nfunction = "os:getcwd"\nworking_size = 300')
-    assert connect(tmp_path / "it.toml").terms.working_size == WorkingSize(300)
+    assert connect(tmp_path / "it.toml").limits.working_size == WorkingSize(300)
     (tmp_path / "it.toml").write_text('connector = "python"\nfunction = "os:getcwd"\nworking_size = "300"')
-    with pytest.raises(PermanentError, match="give the pixels of the longer side"):
+    with pytest.raises(PermanentError, check=coded("description-invalid")):
         connect(tmp_path / "it.toml")
 
 
@@ -196,7 +197,7 @@ def test_a_panorama_of_200_megapixels_is_scaled_without_ever_being_whole() -> No
     image = decode(data, "wide.jpg", size=WorkingSize(short=384))
     assert image.pixels.shape == (384, 3072, 3)
     assert image.original_size == (5000, 40_000)
-    with pytest.raises(ImageError, match=r"wide.jpg: 40000 x 5000 pixels is more than the limit of 64,000,000"):
+    with pytest.raises(ImageError, check=coded("image-too-large")):
         decode(data, "wide.jpg")
 
 
@@ -204,13 +205,13 @@ def test_a_large_jpeg_that_is_not_decoded_row_by_row_is_refused() -> None:
     data = bytearray(saved(scene(80, 60), progressive=True))
     frame = data.index(b"\xff\xc2")
     data[frame + 5 : frame + 9] = (10_000).to_bytes(2) + (20_000).to_bytes(2)
-    with pytest.raises(ImageError, match="20000 x 10000 pixels is more than the limit of 64,000,000"):
+    with pytest.raises(ImageError, check=coded("image-too-large")):
         decode(bytes(data), "x", size=PHOTO)
     apart = bytearray(saved(scene(80, 60)))
     frame, scan = apart.index(b"\xff\xc0"), apart.index(b"\xff\xda")
     apart[frame + 5 : frame + 9] = data[data.index(b"\xff\xc2") + 5 : data.index(b"\xff\xc2") + 9]
     first = b"\xff\xda\x00\x08\x01" + bytes(apart[scan + 5 : scan + 7]) + b"\x00\x3f\x00"
-    with pytest.raises(ImageError, match="20000 x 10000 pixels is more than the limit of 64,000,000"):
+    with pytest.raises(ImageError, check=coded("image-too-large")):
         decode(bytes(apart[:scan]) + first + bytes(apart[scan + 14 :]), "x", size=PHOTO)
 
 
@@ -223,7 +224,7 @@ def test_a_strip_is_no_trouble(size: WorkingSize | None) -> None:
 
 @pytest.mark.parametrize("size", [None, PHOTO])
 def test_a_photo_that_is_cut_off_says_so(size: WorkingSize | None) -> None:
-    with pytest.raises(ImageError, match=r"cut.jpg: broken or cut off"):
+    with pytest.raises(ImageError, check=coded("image-unreadable")):
         decode(photo()[: len(photo()) // 2], "cut.jpg", size=size)
 
 
@@ -240,7 +241,7 @@ async def asked(pictures: list[Picture], size: WorkingSize) -> tuple[list[bytes]
 
     classifier = connect(classify)
     classifier.fingerprint = "test"  # type: ignore[misc]
-    async with engine_on(classifier, "off", terms=Terms(working_size=size, local=True)) as engine:
+    async with engine_on(classifier, "off", limits=Limits(working_size=size, local=True)) as engine:
         assert all(isinstance(row, Row) for row in await rows_of(engine, pictures, Panel.parse("mirror")))
         image = pictures[0].image(size)
         drawn = f"{renderer([base_question(pictures[0].image()).view])} {image.scaling}".strip()
@@ -262,7 +263,7 @@ async def test_the_working_size_is_in_the_key_where_it_matters() -> None:
     assert same[0] == same[1]
 
 
-# Doors
+# Interfaces
 
 
 def test_check_and_a_dry_run_tell_the_size_and_the_bytes_of_a_question(tmp_path: Path) -> None:
@@ -274,7 +275,7 @@ def test_check_and_a_dry_run_tell_the_size_and_the_bytes_of_a_question(tmp_path:
         check = run("check", description, tmp_path / "photo.jpg", *words)
         dry = run("look", tmp_path / "photo.jpg", "--profile", tmp_path / "profile.json", "--dry-run", "--json", *words)
         sized = run("check", description, tmp_path / "photo.jpg", "--working-size", 300, "--json", *words)
-    assert "1,024 px on the longer side, of pictures beyond 2 megapixels" in check.stdout
+    assert "1,024 px" in check.stdout
     assert re.search(r"1024 x 768 px, [\d,]+ bytes", check.stdout)
     told = json.loads(dry.stdout)
     assert (told["width"], told["height"]) == (1024, 768)
@@ -292,7 +293,7 @@ def test_score_goes_on_with_photos_that_were_scaled_down(tmp_path: Path) -> None
         write_profile(tmp_path / "profile.json", server.describe(tmp_path))
         assert "Resuming" not in run(*words, "--working-size", 200, "--ledger", "off").stderr
         again = run(*words, "--working-size", 200, "--ledger", "off", "--verify")
-    assert "Resuming: 3 of 4 pictures already have a verdict." in again.stderr
+    assert "3 of 4 " in again.stderr
     assert "changed" not in again.stderr
 
 
@@ -412,12 +413,12 @@ def test_a_question_about_a_photo_of_12_megapixels_takes_less_than_400_kb(tmp_pa
 
 
 def test_large_pictures_wait_for_each_other_by_bytes() -> None:
-    room, most, busy = _Room(100), 0, 0
+    memory, most, busy = MemoryLimit(100), 0, 0
     lock = Lock()
 
     def work(wanted: int) -> None:
         nonlocal most, busy
-        with room.taken(wanted):
+        with memory.reserve(wanted):
             with lock:
                 busy += wanted
                 most = max(most, busy)
@@ -428,14 +429,14 @@ def test_large_pictures_wait_for_each_other_by_bytes() -> None:
         list(pool.map(work, [30, 60, 100, 10, 400, 90] * 50))
     assert most <= 400
     assert busy == 0
-    with room.taken(60), room.taken(40):
+    with memory.reserve(60), memory.reserve(40):
         pass
 
 
 async def test_photos_that_are_decoded_side_by_side_come_in_their_order() -> None:
     pictures = [one(saved(scene(800 + n, 600)), str(n)) for n in range(9)]
     pictures.insert(4, one(b"no picture", "broken"))
-    engine = engine_for(connect(lambda picture: "ant"), terms=Terms(working_size=WorkingSize(200), local=True))
+    engine = engine_for(connect(lambda picture: "ant"), limits=Limits(working_size=WorkingSize(200), local=True))
     rows = [row async for row in engine.ask(pictures, Panel.parse("mirror"))]
     await engine.close()
     assert [row.name for row in rows] == [picture.name for picture in pictures]
@@ -454,7 +455,7 @@ def test_a_profile_keeps_the_working_size_it_was_fitted_with(tmp_path: Path) -> 
         model.fit(images, ["bright" if image.mean() > 128 else "dark" for image in images], views="mirror")
         model.save(tmp_path / "profile.json")
     with Model(classify) as plain:
-        assert plain.fit(images, ["bright", "dark"] * 20, views="mirror").working_size is None
+        assert plain.fit(images, ["bright", "dark"] * 20, views="mirror").profile.working_size is None
     seen.clear()
     for size, options in ((32, {}), (16, {"working_size": 16})):
         with Model.load(tmp_path / "profile.json", classify, **options) as model:  # type: ignore[arg-type]

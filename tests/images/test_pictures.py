@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import io
+import json
 import os
 import pickle
 import subprocess
@@ -21,11 +22,12 @@ import PIL.Image
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.errors import coded
 
 from looktwice.errors import DataError, ImageError
-from looktwice.images.collection import ENDINGS, Picture, few, find, labelled, one
+from looktwice.images.collection import ENDINGS, Picture, find, labelled, one
 from looktwice.images.datasets import open_labelled
-from looktwice.images.image import Image, encode_png
+from looktwice.images.image import Image, encode_png, few
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 NOBODY = 65534
@@ -52,11 +54,12 @@ def truths(pictures: list[Picture]) -> dict[str, str | None]:
     return {picture.name: picture.truth for picture in pictures}
 
 
-def complaint(*given: object) -> str:
-    """What `labelled` says about a collection it refuses, in one printable line."""
+def complaint(*given: object, code: str = "") -> str:
+    """What `labelled` says about a collection it refuses with this code, in one printable line."""
     with pytest.raises(DataError) as caught:
         labelled(*given)  # type: ignore[arg-type]
     assert str(caught.value).isprintable()
+    assert code in ("", caught.value.code)
     return str(caught.value)
 
 
@@ -149,7 +152,7 @@ def test_a_file_is_taken_by_name_whatever_its_ending(tmp_path: Path) -> None:
 
 def test_a_picture_given_twice_is_refused(tmp_path: Path) -> None:
     put(tmp_path, "a.png")
-    with pytest.raises(DataError, match=r"1 picture \(.*a\.png\) given twice"):
+    with pytest.raises(DataError, check=coded("pictures-duplicate")):
         find([tmp_path, tmp_path / "a.png"])
 
 
@@ -159,13 +162,13 @@ def test_a_folder_without_pictures_or_a_missing_one_is_refused_by_name(tmp_path:
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "notes.txt").write_text("hello")
     for read in (lambda path: find([path]), labelled):
-        with pytest.raises(DataError, match=r"no such file or folder|no picture in this folder") as caught:
+        with pytest.raises(DataError, check=coded("file-missing" if name == "missing" else "pictures-none")) as caught:
             read(tmp_path / name)
         assert str(caught.value).startswith(str(tmp_path / name))
 
 
 def test_no_path_at_all_is_refused() -> None:
-    with pytest.raises(DataError, match="no picture is named"):
+    with pytest.raises(DataError, check=coded("pictures-none")):
         find([])
 
 
@@ -196,7 +199,7 @@ def test_a_link_to_a_folder_above_is_not_followed(tmp_path: Path) -> None:
 def test_a_dangling_link_is_listed_and_refused_when_it_is_opened(tmp_path: Path) -> None:
     (tmp_path / "gone.png").symlink_to("nowhere.png")
     (picture,) = find([tmp_path])
-    with pytest.raises(ImageError, match=r"gone\.png: cannot be read"):
+    with pytest.raises(ImageError, check=coded("image-missing")):
         picture.image()
 
 
@@ -217,11 +220,11 @@ def unreadable(folder: Path) -> Iterator[None]:
 
 def test_a_folder_that_may_not_be_read_is_refused_by_name(tmp_path: Path) -> None:
     put(tmp_path, "locked/a.png")
-    with unreadable(tmp_path / "locked"), pytest.raises(DataError, match=r"cannot be read \(Permission denied\)"):
+    with unreadable(tmp_path / "locked"), pytest.raises(DataError, check=coded("file-unreadable")):
         find([tmp_path / "locked"])
     with unreadable(tmp_path / "locked"):
-        assert "Permission denied" in complaint(tmp_path / "locked")
-        assert "Permission denied" in complaint(tmp_path)
+        complaint(tmp_path / "locked", code="file-unreadable")
+        complaint(tmp_path, code="file-unreadable")
 
 
 def test_names_with_newlines_and_escapes_are_listed_and_printed_safely(tmp_path: Path) -> None:
@@ -233,7 +236,7 @@ def test_names_with_newlines_and_escapes_are_listed_and_printed_safely(tmp_path:
 def test_the_limit_of_pixels_reaches_the_decoder(tmp_path: Path) -> None:
     put(tmp_path, "cat/a.png")
     for (picture,) in (find([tmp_path], max_pixels=11), labelled(tmp_path, max_pixels=11)):
-        with pytest.raises(ImageError, match="limit of 11"):
+        with pytest.raises(ImageError, check=coded("image-too-large")):
             picture.image()
 
 
@@ -251,18 +254,18 @@ def test_one_folder_a_class_gives_the_folder_as_truth(tmp_path: Path) -> None:
 def test_loose_pictures_beside_class_folders_are_counted_and_named(tmp_path: Path) -> None:
     put(tmp_path, "cat/a.png", *(f"loose{number}.png" for number in range(5)))
     said = complaint(tmp_path)
-    assert "5 pictures (loose0.png, loose1.png, loose2.png and 2 more) without a truth" in said
+    assert "5 pictures (loose0.png, loose1.png, loose2.png and 2 more)" in said
 
 
 def test_a_class_folder_without_pictures_is_refused(tmp_path: Path) -> None:
     put(tmp_path, "cat/a.png")
     (tmp_path / "dog").mkdir()
-    assert "1 class folder (dog) without a picture" in complaint(tmp_path)
+    assert "1 class folder (dog)" in complaint(tmp_path)
 
 
 def test_a_single_picture_is_no_collection_with_truths(tmp_path: Path) -> None:
     put(tmp_path, "a.png")
-    assert "no collection with truths" in complaint(tmp_path / "a.png")
+    assert "a.png" in complaint(tmp_path / "a.png", code="labels-unmatched")
 
 
 # --- labels.csv --------------------------------------------------------------------------------------------------
@@ -305,7 +308,7 @@ def test_another_column_of_a_table_may_hold_the_truths(tmp_path: Path) -> None:
     other = table(tmp_path / "other.csv", ("name", "file"), ("ant", "a.png"), ("bee", "b.png"))
     assert truths(open_labelled(tmp_path, other, column="name")) == {"a.png": "ant", "b.png": "bee"}
     for read in (labelled, open_labelled):
-        with pytest.raises(DataError, match=r"labels\.csv: no column class; the first line has file, label, name"):
+        with pytest.raises(DataError, check=coded("file-malformed")):
             read(tmp_path, column="class")
 
 
@@ -324,7 +327,7 @@ def test_of_several_columns_of_files_the_one_called_file_counts(tmp_path: Path) 
 
 def test_a_column_is_for_tables_alone(tmp_path: Path) -> None:
     put(tmp_path, "cat/a.png", "dog/b.png")
-    with pytest.raises(DataError, match=r"no labels\.csv that could have a column name; .*--truths"):
+    with pytest.raises(DataError, check=coded("option-conflict")):
         open_labelled(tmp_path, column="name")
 
 
@@ -346,46 +349,45 @@ def test_rows_do_not_reach_outside_the_folder(tmp_path: Path) -> None:
 def test_pictures_without_truths_and_truths_without_pictures_are_counted_and_named(tmp_path: Path) -> None:
     put(tmp_path, *(f"{number}.png" for number in range(6)))
     table(tmp_path / "labels.csv", ("file", "label"), ("0.png", "x"))
-    assert "5 pictures (1.png, 2.png, 3.png and 2 more) without a truth" in complaint(tmp_path)
+    assert "5 pictures (1.png, 2.png, 3.png and 2 more)" in complaint(tmp_path)
     rows = [(f"{number}.png", "x") for number in range(8)]
     table(tmp_path / "labels.csv", ("file", "label"), *rows)
-    assert "2 truths (6.png, 7.png) without a picture" in complaint(tmp_path)
+    assert "2 truths (6.png, 7.png)" in complaint(tmp_path)
 
 
 def test_files_in_more_than_one_row_are_counted_and_named(tmp_path: Path) -> None:
     put(tmp_path, "a.png", "b.png")
-    table(tmp_path / "labels.csv", ("file", "label"), ("a.png", "x"), ("b.png", "x"), ("./a.png", "y"))
-    assert "1 file (a.png) in more than one row" in complaint(tmp_path)
+    table(tmp_path / "labels.csv", ("file", "label"), ("a.png", "x"), ("b.png", "x"), ("./a.png", "x"))
+    assert "1 file (a.png)" in complaint(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "code"),
     [
-        (b"", "no column file and no column label; the first line has nothing"),
-        (b"file,truth\na.png,x\n", "no column label; the first line has file, truth"),
-        (b"a.png,x\n", "the first line has a.png, x"),
-        (b"file;label\na.png;x\n", "the first line has file;label"),
-        (b"file,label\na.png\n", "1 row (row 2)"),
-        (b"file,label\na.png,cat, small\n", "1 row (row 2)"),
-        (b"file,label\na.png,\n", "1 row (row 2)"),
-        (b"file,label\n,x\n", "1 row (row 2)"),
-        (b"file,label\n", "without a truth"),
-        (b'file,label\n"a.png,x\n', "not a CSV file"),
-        (b"file,label\na.png,K\xe4fer\n", "not UTF-8 at byte 18"),
-        ("file,label\na.png,x\n".encode("utf-16"), "not UTF-8 at byte 0"),
-        (b"file,label\na.png," + b"x" * 200_000, "not a CSV file"),
+        (b"", "file-malformed"),
+        (b"file,truth\na.png,x\n", "file-malformed"),
+        (b"a.png,x\n", "file-malformed"),
+        (b"file;label\na.png;x\n", "file-malformed"),
+        (b"file,label\na.png\n", "file-malformed"),
+        (b"file,label\na.png,cat, small\n", "file-malformed"),
+        (b"file,label\na.png,\n", "file-malformed"),
+        (b"file,label\n,x\n", "file-malformed"),
+        (b"file,label\n", "labels-unmatched"),
+        (b'file,label\n"a.png,x\n', "file-malformed"),
+        (b"file,label\na.png,K\xe4fer\n", "file-malformed"),
+        ("file,label\na.png,x\n".encode("utf-16"), "file-malformed"),
+        (b"file,label\na.png," + b"x" * 200_000, "file-malformed"),
     ],
 )
-def test_tables_that_cannot_be_read_say_why(tmp_path: Path, text: bytes, said: str) -> None:
+def test_tables_that_cannot_be_read_say_why(tmp_path: Path, text: bytes, code: str) -> None:
     put(tmp_path, "a.png")
     (tmp_path / "labels.csv").write_bytes(text)
-    assert said in complaint(tmp_path)
-    assert complaint(tmp_path).startswith(str(tmp_path / "labels.csv"))
+    assert complaint(tmp_path, code=code).startswith(str(tmp_path / "labels.csv"))
 
 
 def test_a_missing_table_is_refused_by_name(tmp_path: Path) -> None:
     put(tmp_path, "a.png")
-    assert "none.csv: cannot be read (No such file" in complaint(tmp_path, tmp_path / "none.csv")
+    assert "none.csv" in complaint(tmp_path, tmp_path / "none.csv", code="file-unreadable")
 
 
 @settings(max_examples=60, deadline=None)
@@ -443,45 +445,45 @@ def test_labels_may_be_numbers_or_texts(tmp_path: Path, arrays: Mapping[str, obj
 
 
 @pytest.mark.parametrize(
-    ("arrays", "said"),
+    ("arrays", "code"),
     [
-        ({}, "no array named labels; it has images"),
-        ({"labels": [0]}, "2 pictures but 1 labels"),
-        ({"labels": [0, 2], "class_names": ["a", "b"]}, "1 label (2 at #1) outside the 2 class names"),
-        ({"labels": [-1, 0], "class_names": ["a", "b"]}, "1 label (-1 at #0) outside the 2 class names"),
-        ({"labels": ["a", "c"], "class_names": ["a", "b"]}, "1 label (c) outside the 2 class names"),
-        ({"labels": ["a", ""]}, "1 label (#1) empty"),
-        ({"labels": [0.5, 1.0]}, "give texts or whole numbers"),
-        ({"labels": [0, 1], "class_names": ["a", "a"]}, "1 class name (a) used for two classes"),
-        ({"labels": np.array([b"\xff", b"a"])}, "not an .npz of plain arrays"),
-        ({"labels": np.array([{}, {}], object)}, "not an .npz of plain arrays"),
-        ({"images": stack(2, 3)}, "shape (2, 3)"),
-        ({"images": stack(2, 3, 3, 2)}, "shape (2, 3, 3, 2)"),
-        ({"images": np.zeros((2, 3, 3))}, "float64"),
-        ({"images": np.zeros((0, 3, 3), np.uint8)}, "no picture"),
-        ({"images": np.array([{}], object)}, "object"),
+        ({}, "file-malformed"),
+        ({"labels": [0]}, "labels-unmatched"),
+        ({"labels": [0, 2], "class_names": ["a", "b"]}, "file-malformed"),
+        ({"labels": [-1, 0], "class_names": ["a", "b"]}, "file-malformed"),
+        ({"labels": ["a", "c"], "class_names": ["a", "b"]}, "file-malformed"),
+        ({"labels": ["a", ""]}, "labels-missing"),
+        ({"labels": [0.5, 1.0]}, "file-malformed"),
+        ({"labels": [0, 1], "class_names": ["a", "a"]}, "file-malformed"),
+        ({"labels": np.array([b"\xff", b"a"])}, "file-malformed"),
+        ({"labels": np.array([{}, {}], object)}, "file-malformed"),
+        ({"images": stack(2, 3)}, "file-malformed"),
+        ({"images": stack(2, 3, 3, 2)}, "file-malformed"),
+        ({"images": np.zeros((2, 3, 3))}, "file-malformed"),
+        ({"images": np.zeros((0, 3, 3), np.uint8)}, "pictures-none"),
+        ({"images": np.array([{}], object)}, "file-malformed"),
     ],
 )
-def test_an_npz_that_does_not_fit_says_why(tmp_path: Path, arrays: Mapping[str, object], said: str) -> None:
+def test_an_npz_that_does_not_fit_says_why(tmp_path: Path, arrays: Mapping[str, object], code: str) -> None:
     path = npz(tmp_path / "x.npz", **{"images": stack(2, 3, 3), **arrays})
-    assert said in complaint(path)
+    assert path.name in complaint(path, code=code)
 
 
 def test_damaged_archives_are_refused_by_name(tmp_path: Path) -> None:
     path = npz(tmp_path / "x.npz", images=stack(50, 64, 64), labels=[0] * 50)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    assert "not an .npz of plain arrays" in complaint(path)
+    assert path.name in complaint(path, code="file-malformed")
     path.write_bytes(whole[:100_000] + bytes(2000) + whole[102_000:])
     picture = labelled(path)[0]
-    with pytest.raises(DataError, match=r"not an \.npz of plain arrays"):
+    with pytest.raises(DataError, check=coded("file-malformed")):
         picture.image()
     for odd in (b"", b"hello", pickle.dumps({"images": 1})):
         path.write_bytes(odd)
-        assert "not an .npz of plain arrays" in complaint(path)
+        assert path.name in complaint(path, code="file-malformed")
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("images.npy", b"\x93NUMPY\x01\0\x10\0{'descr': import}")
-    assert "not an .npz of plain arrays" in complaint(path)
+    assert path.name in complaint(path, code="file-malformed")
 
 
 def forged(path: Path, shape: object, *, kind: str = "|u1", name: str = "images", size: int | None = None) -> Path:
@@ -526,23 +528,22 @@ def test_an_npz_that_claims_what_it_does_not_hold_is_refused_before_memory_is_ta
     path = forged(tmp_path / "x.npz", **claim)
     tracemalloc.start()
     try:
-        said = complaint(path)
+        complaint(path, code="file-malformed")
         assert tracemalloc.get_traced_memory()[1] < 5e6
     finally:
         tracemalloc.stop()
-    assert "save it again" in said
 
 
 def test_a_compressed_npz_may_not_unpack_to_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("looktwice.images.npz.MOST_BYTES", 1000)
     path = npz(tmp_path / "x.npz", images=np.zeros((20, 10, 10), np.uint8))
-    with pytest.raises(DataError, match=r"numpy\.savez, without compression"):
+    with pytest.raises(DataError, check=coded("image-too-large")):
         find([path])[0].image()
 
 
 def test_an_npz_has_no_more_pictures_than_bytes(tmp_path: Path) -> None:
     path = npz(tmp_path / "x.npz", images=np.zeros((100_000, 1, 1), np.uint8))
-    with pytest.raises(DataError, match="100,000 entries"):
+    with pytest.raises(DataError, check=coded("file-malformed")):
         find([path])
 
 
@@ -560,17 +561,13 @@ def test_an_npz_without_compression_is_read_picture_by_picture(tmp_path: Path, o
     assert all(same)
     np.savez(tmp_path / "x.npz", images=images[:3])
     os.utime(tmp_path / "x.npz", (1, 1))
-    with (
-        contextlib.nullcontext()
-        if order == "F"
-        else pytest.raises(DataError, match="changed since its pictures were listed")
-    ):
+    with contextlib.nullcontext() if order == "F" else pytest.raises(DataError, check=coded("file-malformed")):
         found[0].image()
 
 
 def test_pictures_of_an_npz_over_the_limit_are_refused_before_they_are_loaded(tmp_path: Path) -> None:
     path = npz(tmp_path / "x.npz", images=stack(2, 10, 20))
-    with pytest.raises(DataError, match="20 x 10 pixels is more than the limit of 199"):
+    with pytest.raises(DataError, check=coded("image-too-large")):
         find([path], max_pixels=199)
     assert len(find([path], max_pixels=200)) == 2
 
@@ -580,7 +577,7 @@ def test_an_npz_that_changes_after_it_was_listed_is_not_mixed_with_the_old_truth
     old = labelled(path)
     npz(path, images=stack(3, 3, 3)[1:], labels=[5, 6])
     os.utime(path, (1, 1))
-    with pytest.raises(DataError, match="changed since its pictures were listed"):
+    with pytest.raises(DataError, check=coded("file-malformed")):
         old[0].image()
     assert np.array_equal(labelled(path)[0].image().pixels[:, :, 0], stack(3, 3, 3)[1])
 
@@ -650,3 +647,49 @@ def test_the_shared_collections_are_read_as_they_are() -> None:
     assert len(photos) == 1500
     assert (photos[0].name, photos[0].truth) == ("0000.jpg", "840")
     assert min(photos[0].image().pixels.shape[:2]) == 256
+
+
+# Tags: several truths a picture
+
+
+def tags_of(folder: Path, truths: Path | None = None) -> dict[str, tuple[str, ...] | None]:
+    return {picture.name: picture.tags for picture in labelled(folder, truths)}
+
+
+def test_a_column_of_tags_holds_all_tags_of_a_picture_or_none(tmp_path: Path) -> None:
+    put(tmp_path, "a.png", "b.png", "c.png", "d.png")
+    rows = [("a.png", "cat; dog"), ("b.png", ""), ("c.png", '"black; white";dog')]
+    table(tmp_path / "labels.csv", ("file", "tags"), *rows)
+    assert tags_of(tmp_path) == {"a.png": ("cat", "dog"), "b.png": (), "c.png": ("black; white", "dog")}
+
+
+def test_several_rows_of_one_picture_are_its_tags_and_then_all_truths_are(tmp_path: Path) -> None:
+    put(tmp_path, "a.png", "b.png")
+    table(tmp_path / "labels.csv", ("file", "label"), ("a.png", "cat"), ("b.png", "dog"), ("./a.png", "dog"))
+    assert tags_of(tmp_path) == {"a.png": ("cat", "dog"), "b.png": ("dog",)}
+
+
+def test_instances_of_coco_are_tags_of_the_pictures_that_are_there(tmp_path: Path) -> None:
+    put(tmp_path, "a.png", "b.png")
+    content = {
+        "images": [{"id": n, "file_name": name} for n, name in enumerate(("a.png", "b.png", "elsewhere.png"))],
+        "categories": [{"id": 7, "name": "cat"}, {"id": 9, "name": "dog"}],
+        "annotations": [{"image_id": 0, "category_id": code} for code in (9, 7, 9)],
+    }
+    truths = tmp_path / "instances.json"
+    truths.write_text(json.dumps(content))
+    assert tags_of(tmp_path, truths) == {"a.png": ("dog", "cat"), "b.png": ()}
+    truths.write_text('{"images": []}')
+    with pytest.raises(DataError, check=coded("file-malformed")):
+        labelled(tmp_path, truths)
+
+
+def test_columns_of_0_and_1_in_an_npz_are_tags(tmp_path: Path) -> None:
+    images, names = np.zeros((3, 4, 4), np.uint8), np.array(["cat", "dog"])
+    path = tmp_path / "a.npz"
+    np.savez(path, images=images, labels=np.array([[1, 1], [0, 0], [0, 1]]), class_names=names)
+    assert [picture.tags for picture in labelled(path)] == [("cat", "dog"), (), ("dog",)]
+    for wrong in ({"labels": np.array([[2, 1], [0, 0], [0, 1]])}, {"labels": np.zeros((3, 3), int)}):
+        np.savez(path, images=images, class_names=names, **wrong)
+        with pytest.raises(DataError, check=coded("file-malformed")):
+            labelled(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.errors import coded
 from support.verdicts import verdict
 
 from looktwice.calibration.metrics import wilson
@@ -29,7 +30,7 @@ def test_strata_follow_the_confidence_and_never_part_equal_ones() -> None:
 
 
 def test_every_beginning_of_the_order_gives_each_stratum_its_part() -> None:
-    audit = Audit.of(verdicts(2000))
+    audit = Audit.from_verdicts(verdicts(2000))
     order = audit.order()
     assert sorted(order) == sorted(verdict.name for verdict in audit.verdicts)
     place = dict(zip((verdict.name for verdict in audit.verdicts), audit.stratum.tolist(), strict=True))
@@ -43,7 +44,7 @@ def test_every_beginning_of_the_order_gives_each_stratum_its_part() -> None:
 def test_within_a_stratum_everyone_has_the_same_chance() -> None:
     found = verdicts(300)
     counts = np.zeros(300)
-    audit = Audit.of(found)
+    audit = Audit.from_verdicts(found)
     for seed in range(400):
         counts[[int(name) for name in Audit(found, seed).order()[:100]]] += 1
     for h, size in enumerate(audit.sizes):
@@ -71,7 +72,7 @@ def test_the_estimate_has_no_bias_and_its_interval_holds_the_truth_though_the_co
 
 
 def test_labelling_everything_leaves_no_doubt_and_nothing_tells_nothing() -> None:
-    audit = Audit.of(verdicts(60))
+    audit = Audit.from_verdicts(verdicts(60))
     wrong = {verdict.name: number % 7 == 0 for number, verdict in enumerate(audit.verdicts)}
     told = audit.share(wrong)
     assert told is not None
@@ -89,6 +90,6 @@ def test_one_stratum_is_a_random_sample() -> None:
 
 def test_only_accepted_verdicts_are_audited() -> None:
     found = [verdict("a", "x", 0.9, decision="accept"), verdict("b", "x", 0.5, decision="review")]
-    assert Audit.of(found).order() == ["a"]
-    with pytest.raises(DataError, match="no verdict is accepted"):
-        Audit.of(found[1:])
+    assert Audit.from_verdicts(found).order() == ["a"]
+    with pytest.raises(DataError, check=coded("pictures-none")):
+        Audit.from_verdicts(found[1:])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from serving import DEMO
-from workshop import run
+from support.serving import DEMO
+from support.workshop import run
 
 from looktwice.decisions.profile import Profile
 from looktwice.images.collection import labelled

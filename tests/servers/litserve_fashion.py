@@ -13,7 +13,7 @@ import litserve
 from fashion import Fashion
 
 
-class Door(litserve.LitAPI):
+class Service(litserve.LitAPI):
     """A file in base64 in, a label out."""
 
     def setup(self, device: str) -> None:
@@ -30,6 +30,6 @@ class Door(litserve.LitAPI):
 
 
 if __name__ == "__main__":
-    litserve.LitServer(Door(), accelerator="cpu").run(
+    litserve.LitServer(Service(), accelerator="cpu").run(
         host="127.0.0.1", port=int(sys.argv[2]), generate_client_file=False
     )

@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from serving import Service, clothes, form, learn_profile, serving
+from support.serving import Service, clothes, form, learn_profile, serving
 
 from looktwice.service import guards
 from looktwice.service.guards import Tokens

@@ -10,18 +10,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from serving import DEMO
-from waiting import until_async
-from workshop import write_profile
+from support.errors import coded
+from support.serving import DEMO
+from support.waiting import until_async
+from support.workshop import write_profile
 
-from looktwice.classifiers.base import Answer, Pixels, Terms
+from looktwice.classifiers.base import Answer, Limits, Pixels
 from looktwice.decisions.policy import DecisionOptions
 from looktwice.engine.query import AnswerEvent
 from looktwice.errors import ChangedError, ClassifierError, ImageError, PermanentError
 from looktwice.images.collection import Held, Picture
 from looktwice.images.image import Image
 from looktwice.model import AsyncModel
-from looktwice.service import Limits
+from looktwice.service import ServiceLimits
 from looktwice.service.looks import Looks
 from looktwice.service.metrics import Metrics
 from looktwice.service.replies import Refusal
@@ -35,7 +36,7 @@ class Scripted:
 
     fingerprint = "scripted"
     labels = ("bright", "dark")
-    terms = Terms(batch=1, concurrency=1, local=True)
+    limits = Limits(batch=1, concurrency=1, local=True)
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -70,7 +71,7 @@ async def opened(tmp_path: Path, **limits: float) -> AsyncIterator[tuple[Looks, 
         update={"fingerprint": classifier.fingerprint, "agreement_bins": (100, 0, 0)}
     )
     model = AsyncModel(classifier, profile, ledger="off")
-    looks = Looks(model, DecisionOptions(), Limits(**limits))  # type: ignore[arg-type]
+    looks = Looks(model, DecisionOptions(), ServiceLimits(**limits))  # type: ignore[arg-type]
     try:
         yield looks, classifier
     finally:
@@ -142,11 +143,11 @@ async def test_after_a_failure_it_rests_and_then_asks_again(tmp_path: Path, monk
     monkeypatch.setattr("looktwice.service.looks.PAUSE", 1000.0)
     async with opened(tmp_path) as (looks, classifier):
         classifier.failure = PermanentError("the model is gone")
-        with pytest.raises(Refusal, match="the model is gone") as refused:
+        with pytest.raises(Refusal, check=coded("unavailable")) as refused:
             await looks.look(grey(1))
         assert refused.value.code == "unavailable"
         assert looks.refusal()
-        with pytest.raises(Refusal, match="the model is gone"):
+        with pytest.raises(Refusal, check=coded("unavailable")):
             await looks.look(grey(2))
         classifier.failure = None
         await until_async(lambda: 900 < (refused_for(looks) or 0) <= 1000)
@@ -163,7 +164,7 @@ async def test_a_classifier_that_changed_stays_refused(tmp_path: Path, monkeypat
             await looks.look(grey(1))
         classifier.failure = None
         await until_async(lambda: not looks.count)
-        with pytest.raises(Refusal, match="changed"):
+        with pytest.raises(Refusal, check=coded("unavailable")):
             await looks.look(grey(2))
 
 
@@ -198,14 +199,15 @@ async def test_live_pictures_of_another_kind_raise_the_alarm_and_it_is_logged_on
 ) -> None:
     async with opened(tmp_path) as (looks, _):
         await looks.look(grey(0))
-        assert (looks.monitor.stream.seen, looks.monitor.stream.alarm, looks.monitor.since) == (1, False, None)
+        assert (looks.monitor.stream.seen, looks.monitor.alarm) == (1, None)
         began = time.time()
         await asyncio.gather(*(looks.look(grey(level)) for level in range(1, 51)))
-        assert (looks.monitor.stream.seen, looks.monitor.stream.alarm, looks.monitor.stream.since) == (51, True, 0)
-        assert looks.monitor.since is not None
-        assert began - 60 < looks.monitor.since <= time.time()
+        await looks.monitor.catch_up()
+        assert (looks.monitor.stream.seen, looks.monitor.stream.since) == (51, 0)
+        assert looks.monitor.alarm is not None
+        assert began - 60 < looks.monitor.alarm.since <= time.time()
         assert [record.name for record in caplog.records] == ["looktwice.monitoring"]
-        assert caplog.messages[0].startswith("drift: the votes no longer look like")
+        assert caplog.messages[0].lower().startswith("drift: ")
         assert (await looks.look(grey(77))).held
 
 
@@ -213,7 +215,7 @@ def test_the_drift_alarm_is_a_metric_also_where_one_query_is_asked(tmp_path: Pat
     one_query = write_profile(tmp_path / "profile.json", DEMO / "fashion.toml", Panel(())).model_copy(
         update={"fingerprint": Scripted.fingerprint}
     )
-    looks = Looks(AsyncModel(Scripted(), one_query, ledger="off"), DecisionOptions(), Limits())
+    looks = Looks(AsyncModel(Scripted(), one_query, ledger="off"), DecisionOptions(), ServiceLimits())
     assert looks.monitor.stream.drift is None
     text = Metrics(looks).text().decode()
     assert "looktwice_drift_alarm 0.0" in text
@@ -232,6 +234,6 @@ async def test_a_service_that_closes_answers_those_who_wait(tmp_path: Path) -> N
         classifier.open.set()
         told = await asyncio.gather(first, waiting, closing, return_exceptions=True)
         assert isinstance(told[1], Refusal)
-        assert "shutting down" in str(told[1])
-        with pytest.raises(Refusal, match="shutting down"):
+        assert isinstance(told[1], Refusal)
+        with pytest.raises(Refusal, check=coded("unavailable")):
             await looks.look(grey(3))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from looktwice.classifiers.base import Answer, Terms
+from looktwice.classifiers.base import Answer, Limits
 
 
 class Labelling:
@@ -16,9 +16,9 @@ class Labelling:
     fingerprint = "test:labelling"
     labels = None
 
-    def __init__(self, act: Callable[[int], object] | None = None, terms: Terms | None = None) -> None:
+    def __init__(self, act: Callable[[int], object] | None = None, limits: Limits | None = None) -> None:
         """`act` gets the number of each call: an exception that it returns is raised, an answer is given."""
-        self.terms = terms or Terms(batch=1, concurrency=8)
+        self.limits = limits or Limits(batch=1, concurrency=8)
         self.calls = 0
         self._act = act
 

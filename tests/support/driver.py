@@ -20,13 +20,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import forked
-from faults import Running, fault_server
-from postgres_server import server as postgres_server
-from waiting import until
-from workshop import PANEL, run, write_pictures, write_profile
-
+from support import forked
 from support.asker import Order
+from support.faults import Running, fault_server
+from support.postgres_server import server as postgres_server
+from support.waiting import until
+from support.workshop import PANEL, run, write_pictures, write_profile
 
 CONCURRENCY = 8
 CLAIMED = CONCURRENCY * 3 // 2
@@ -69,7 +68,9 @@ class Asker:
 class Driver:
     """A ledger, the processes that ask with it, and what they may have lost."""
 
-    def __init__(self, folder: Path, ledger: str, server: Running, seed: object, pictures: int = 40) -> None:
+    def __init__(
+        self, folder: Path, ledger: str, server: Running, seed: object, pictures: int = 40, timeout: float = 600.0
+    ) -> None:
         """The ledger exists from now on: an earlier run has asked about the first pictures."""
         self.folder, self.server, self.dice = folder, server, random.Random(str(seed))
         self.counts = {"all": pictures, "half": pictures // 2, "earlier": 3}
@@ -78,7 +79,7 @@ class Driver:
         self.numbers = count()
         self.questions = self.lost = 0
         """Queries about all pictures so far, and how many may be counted without an answer and asked again."""
-        description = server.describe(folder, concurrency=CONCURRENCY, timeout=600.0)  # longer than any stop
+        description = server.describe(folder, concurrency=CONCURRENCY, timeout=timeout)
         write_profile(folder / "profile.json", description)
         self.template = Order("", "", str(folder / "profile.json"), str(description), ledger)
         self.show_pictures(seed=0)

@@ -7,15 +7,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from looktwice.calibration.votes import Row
-from looktwice.classifiers.base import AnyClassifier, Terms
-from looktwice.engine.budget import Budget, Spend
+from looktwice.classifiers.base import AnyClassifier, Limits
+from looktwice.engine.budget import Budget, Meter, Spend
+from looktwice.engine.channel import Channel
 from looktwice.engine.engine import QueryEngine
 from looktwice.engine.ledger import maintenance
 from looktwice.engine.ledger.places import close_ledger, open_ledger
 from looktwice.engine.limits import RetryPolicy
-from looktwice.engine.meter import Meter
-from looktwice.engine.outcome import Unscored
-from looktwice.engine.query import Scores
+from looktwice.engine.query import Scores, Unscored
 from looktwice.engine.runner import Settings
 from looktwice.images.collection import Picture
 from looktwice.views import Panel
@@ -30,7 +29,7 @@ def engine_for(
     retry: RetryPolicy = HURRY,
     budget: Budget | None = None,
     canaries: int = 0,
-    terms: Terms | None = None,
+    limits: Limits | None = None,
     seed: int = 0,
     scores: Scores = "use",
     label_check: int = 0,
@@ -38,9 +37,9 @@ def engine_for(
 ) -> QueryEngine:
     """An engine on a ledger at this place; without one the classifier is asked for free. Close it when done."""
     settings = Settings(
-        terms or classifier.terms, seed, scores, label_check, canaries, budget or Budget(), retry, "the classifier"
+        limits or classifier.limits, seed, scores, label_check, canaries, (budget or Budget(),), retry, "the classifier"
     )
-    return QueryEngine(classifier, None if ledger is None else open_ledger(str(ledger)), settings, meter)
+    return QueryEngine([Channel(classifier, None if ledger is None else open_ledger(str(ledger)), settings, meter)])
 
 
 @asynccontextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from dataclasses import astuple
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,9 +16,19 @@ from looktwice.engine.ledger.claims import Account, Claim, OverBudget, Row, Sett
 from looktwice.engine.ledger.ledger import Ledger
 from looktwice.engine.ledger.schema import Entry, Outcome, Session
 from looktwice.engine.ledger.sqlite import SqliteDatabase
-from support.ledger_machine import DAY, Counted, Crashed, Granted, Limits, Request, SessionUnderTest, Settlement
+from support.ledger_machine import (
+    DAY,
+    Budgets,
+    Counted,
+    Crashed,
+    Granted,
+    Request,
+    SessionUnderTest,
+    Settlement,
+    classifier_of,
+)
 
-WHO = "a classifier"
+WHO = ("a classifier", "another classifier")
 T = TypeVar("T")
 
 
@@ -110,13 +122,16 @@ class AdaptedSession:
     def id(self) -> int:
         return self._ledger.session.id
 
-    def work(self, settlements: Sequence[Settlement], requests: Sequence[Request], limits: Limits) -> list[Granted]:
+    def work(self, settlements: Sequence[Settlement], requests: Sequence[Request], budgets: Budgets) -> list[Granted]:
         async def work() -> list[claims.Granted]:
             written = [self._ledger.settle(self._claims[each.query], _settled(each)) for each in settlements]
-            entries = [(_entry(request.query), request.price) for request in requests]
-            claiming = self._ledger.claim(Account(WHO, PicoBudget(*limits)), entries)
-            await asyncio.gather(claiming, *written)
-            return claiming.result()
+            total = PicoBudget(*budgets.total, group=WHO)
+            claiming = []
+            for who, part in groupby(requests, key=lambda request: classifier_of(request.query)):
+                account = Account(WHO[who], (PicoBudget(*budgets.own[who]), total))
+                claiming.append(self._ledger.claim(account, [(_entry(each.query), each.price) for each in part]))
+            await asyncio.gather(*claiming, *written)
+            return [granted for each in claiming for granted in each.result()]
 
         granted = self._run(work())
         for request, claim in zip(requests, granted, strict=True):
@@ -128,9 +143,8 @@ class AdaptedSession:
         stored = self._ledger.find([_entry(query).key])
         return next((each.answer.label for each in stored.values()), None)
 
-    def counted(self) -> Counted:
-        spend = self._ledger.spend(WHO)
-        return Counted(spend.queries, spend.picos, spend.queries_today, spend.picos_today)
+    def counted(self) -> list[Counted]:
+        return [Counted(*astuple(self._ledger.spend(who))) for who in WHO]
 
     def kill(self, after: int | None = None) -> None:
         self._shared.dead.add(self.id)

@@ -1,7 +1,8 @@
 """What must always hold of a ledger, as a state machine that knows nothing of its inside.
 
-Three processes share a ledger. Each settles what it has in flight and claims more, is killed between any two
-statements, stalls until the others take it for dead, or leaves; meanwhile days pass. `Model` says on one page what the
+Three processes share a ledger, in which two classifiers have budgets of their own and one together. Each settles what
+it has in flight and claims more, is killed between any two statements, stalls until the others take it for dead, or
+leaves; meanwhile days pass. `Model` says on one page what the
 ledger must answer and count. `python -m support.ledger_machine --steps 20000` in `tests` is the long form.
 """
 
@@ -14,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, groupby
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
@@ -52,10 +53,25 @@ class Counted(NamedTuple):
     queries_today: int
     picos_today: int
 
+    def plus(self, other: Counted) -> Counted:
+        return Counted(*(one + more for one, more in zip(self, other, strict=True)))
+
     def leaves_room(self, limits: Limits, price: int) -> bool:
         """Whether the limits cover one more query at this price."""
         checks = zip(limits, self, (1, price, 1, price), strict=True)
         return all(most is None or not more or spent + more <= most for most, spent, more in checks)
+
+
+class Budgets(NamedTuple):
+    """The limits of each classifier alone, and of both together."""
+
+    own: tuple[Limits, Limits] = (Limits(), Limits())
+    total: Limits = Limits()
+
+
+def classifier_of(query: int) -> int:
+    """The classifier that a query is for: 0 or 1."""
+    return query % 2
 
 
 class Request(NamedTuple):
@@ -77,11 +93,13 @@ class Settlement(NamedTuple):
 class SessionUnderTest(Protocol):
     """One open ledger, as if in a process of its own."""
 
-    def work(self, settlements: Sequence[Settlement], requests: Sequence[Request], limits: Limits) -> list[Granted]:
+    def work(self, settlements: Sequence[Settlement], requests: Sequence[Request], budgets: Budgets) -> list[Granted]:
         """Settle, then claim, queued together; what each claim is told, once everything is committed."""
 
     def find(self, query: int) -> str | None: ...
-    def counted(self) -> Counted: ...
+    def counted(self) -> list[Counted]:
+        """What is spent on each classifier."""
+
     def kill(self, after: int | None = None) -> None:
         """Be killed now, or after so many statements of the next work, which then raises `Crashed`."""
 
@@ -117,26 +135,40 @@ class Model:
     """By process and query."""
     stalled: set[int] = field(default_factory=set)
     """Processes that are taken for dead: they still settle what they have, but others may claim it."""
-    queries: Counter[int] = field(default_factory=Counter)
-    """By the day on which they count; so is the money."""
-    picos: Counter[int] = field(default_factory=Counter)
+    queries: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """By the classifier and the day on which they count; so is the money."""
+    picos: Counter[tuple[int, int]] = field(default_factory=Counter)
 
-    def counted(self) -> Counted:
-        return Counted(self.queries.total(), self.picos.total(), self.queries[self.day], self.picos[self.day])
+    def counted(self) -> list[Counted]:
+        def total(counts: Counter[tuple[int, int]], classifier: int) -> int:
+            return sum(counted for (who, _), counted in counts.items() if who == classifier)
+
+        return [
+            Counted(
+                total(self.queries, who), total(self.picos, who), self.queries[who, self.day], self.picos[who, self.day]
+            )
+            for who in (0, 1)
+        ]
 
     def in_flight(self) -> set[int]:
         """The queries that a live process has claimed."""
         return {query for process, query in self.claims if process not in self.stalled} - self.answers.keys()
 
-    def claim(self, process: int, request: Request, limits: Limits) -> Granted:
+    def claim(self, process: int, request: Request, budgets: Budgets) -> Granted:
         if request.query in self.answers:
             return "answered"
         if request.query in self.in_flight():
             return "elsewhere"
-        if not self.counted().leaves_room(limits, request.price):
-            return "later" if self.in_flight() else "refused"
+        who, counted = classifier_of(request.query), self.counted()
+        short = []
+        if not counted[who].leaves_room(budgets.own[who], request.price):
+            short.append({query for query in self.in_flight() if classifier_of(query) == who})
+        if not counted[0].plus(counted[1]).leaves_room(budgets.total, request.price):
+            short.append(self.in_flight())
+        if short:
+            return "later" if all(short) else "refused"
         self.claims[process, request.query] = Claim(request.price, self.day)
-        self._count(self.day, 1, request.price)
+        self._count(request.query, self.day, 1, request.price)
         return "granted"
 
     def settle(self, process: int, settlement: Settlement) -> None:
@@ -144,18 +176,18 @@ class Model:
         claim = self.claims.pop((process, settlement.query))
         if settlement.ending == "answered":
             self.answers.setdefault(settlement.query, settlement.label)
-            self._count(claim.day, 0, 0 if settlement.bill is None else settlement.bill - claim.price)
+            self._count(settlement.query, claim.day, 0, 0 if settlement.bill is None else settlement.bill - claim.price)
         elif settlement.ending == "unsent":
-            self._count(claim.day, -1, -claim.price)
+            self._count(settlement.query, claim.day, -1, -claim.price)
 
     def end(self, process: int) -> None:
         """A process is gone: what it had in flight stays counted, and is free."""
         self.claims = {place: claim for place, claim in self.claims.items() if place[0] != process}
         self.stalled.discard(process)
 
-    def _count(self, day: int, queries: int, picos: int) -> None:
-        self.queries[day] += queries
-        self.picos[day] += picos
+    def _count(self, query: int, day: int, queries: int, picos: int) -> None:
+        self.queries[classifier_of(query), day] += queries
+        self.picos[classifier_of(query), day] += picos
 
 
 PROCESSES = st.integers(0, 2)
@@ -168,6 +200,7 @@ REQUESTS = st.lists(
 )
 ENDINGS = st.lists(st.sampled_from(("answered", "billed", "unsent", "lost")), min_size=1, max_size=3)
 LIMITS = st.just(Limits()) | st.builds(Limits, *(st.none() | st.integers(0, most) for most in (12, 60, 6, 30)))
+BUDGETS = st.builds(Budgets, st.tuples(LIMITS, LIMITS), LIMITS)
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -182,47 +215,50 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger.set_day(FIRST_DAY)
         self.session(0)  # there is a ledger from now on
 
-    @rule(process=PROCESSES, requests=REQUESTS, limits=LIMITS)
-    def claim(self, process: int, requests: list[Request], limits: Limits) -> None:
-        self.work(process, [], requests, limits)
+    @rule(process=PROCESSES, requests=REQUESTS, budgets=BUDGETS)
+    def claim(self, process: int, requests: list[Request], budgets: Budgets) -> None:
+        self.work(process, [], requests, budgets)
 
     @rule(process=PROCESSES, endings=ENDINGS)
     def settle(self, process: int, endings: list[str]) -> None:
-        self.work(process, endings, [], Limits())
+        self.work(process, endings, [], Budgets())
 
-    @rule(process=PROCESSES, endings=ENDINGS, requests=REQUESTS, limits=LIMITS)
-    def settle_and_claim(self, process: int, endings: list[str], requests: list[Request], limits: Limits) -> None:
+    @rule(process=PROCESSES, endings=ENDINGS, requests=REQUESTS, budgets=BUDGETS)
+    def settle_and_claim(self, process: int, endings: list[str], requests: list[Request], budgets: Budgets) -> None:
         """Both are decided in one transaction."""
-        self.work(process, endings, requests, limits)
+        self.work(process, endings, requests, budgets)
 
-    @rule(process=PROCESSES, endings=ENDINGS, requests=REQUESTS, limits=LIMITS, statements=st.integers(0, 15))
+    @rule(process=PROCESSES, endings=ENDINGS, requests=REQUESTS, budgets=BUDGETS, statements=st.integers(0, 15))
     def be_killed_at_work(
-        self, process: int, endings: list[str], requests: list[Request], limits: Limits, statements: int
+        self, process: int, endings: list[str], requests: list[Request], budgets: Budgets, statements: int
     ) -> None:
         """The same, but the process is killed after so many statements."""
         self.session(process).kill(statements)
-        self.work(process, endings, requests, limits)
+        self.work(process, endings, requests, budgets)
         if process in self.sessions:  # there were fewer
             self.end(process, killed=True)
 
-    def work(self, process: int, endings: list[str], requests: list[Request], limits: Limits) -> None:
+    def work(self, process: int, endings: list[str], requests: list[Request], budgets: Budgets) -> None:
         """A process settles some of what it has in flight and claims more, which the model does as well."""
         session = self.session(process)
         requests = [] if process in self.model.stalled else requests
+        requests = sorted(requests, key=lambda request: classifier_of(request.query))
         in_flight = sorted(query for owner, query in self.model.claims if owner == process)
         settlements = [self.settlement(process, *pair) for pair in zip(in_flight, endings, strict=False)]
         moments = [self.model]
         for settlement in settlements:
             moments.append(deepcopy(moments[-1]))
             moments[-1].settle(process, settlement)
-        moments.append(deepcopy(moments[-1]))
-        expected = [moments[-1].claim(process, request, limits) for request in requests]
+        expected = []
+        for _, group in groupby(requests, key=lambda request: classifier_of(request.query)):
+            moments.append(deepcopy(moments[-1]))
+            expected += [moments[-1].claim(process, request, budgets) for request in group]
         try:
-            told = session.work(settlements, requests, limits)
+            told = session.work(settlements, requests, budgets)
         except Crashed:
             self.recover(process, moments)
             return
-        assert told == expected, f"{requests} within {limits}: {told} instead of {expected}; {self.model}"
+        assert told == expected, f"{requests} within {budgets}: {told} instead of {expected}; {self.model}"
         self.model = moments[-1]
         self.settled[process] |= {settlement.query for settlement in settlements}
         self.settled[process] -= {query for owner, query in self.model.claims if owner == process}
@@ -254,7 +290,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def settle_again(self, process: int) -> None:
         """Whoever settles twice changes nothing."""
         session = self.session(process)
-        session.work([Settlement(query, "unsent") for query in sorted(self.settled[process])], [], Limits())
+        session.work([Settlement(query, "unsent") for query in sorted(self.settled[process])], [], Budgets())
 
     @rule(process=PROCESSES, killed=st.booleans())
     def end(self, process: int, killed: bool) -> None:
@@ -319,10 +355,9 @@ def run(make: Callable[[], LedgerUnderTest], steps: int, seed: int = 0, shrink: 
 
 
 def main() -> None:
-    from postgres_server import server as postgres_server
-
     from support import ledger_machine  # noqa: PLW0406  # the module that the adapter knows
     from support.ledger_adapter import SharedLedger
+    from support.postgres_server import server as postgres_server
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20_000)

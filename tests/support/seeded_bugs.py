@@ -81,7 +81,9 @@ def refuse_early() -> Bug:
     claim = Transaction.claim
 
     def hasty(self: Transaction, *arguments: Any) -> list[Granted]:
-        return [OverBudget(Spend()) if each == Wait(elsewhere=False) else each for each in claim(self, *arguments)]
+        return [
+            OverBudget(Budget(), Spend()) if each == Wait(elsewhere=False) else each for each in claim(self, *arguments)
+        ]
 
     return patch.object(Transaction, "claim", hasty)
 

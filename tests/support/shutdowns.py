@@ -30,15 +30,16 @@ from signal import Signals
 from uuid import uuid4
 
 import numpy as np
-from faults import LABELS, Running, fault_server
-from serving import Client
-from waiting import PATIENCE, until
-from workshop import command, write_pictures, write_profile
 
-from looktwice.images.collection import find, read_truths
+from looktwice.images.collection import find
 from looktwice.images.image import encode_png
+from looktwice.images.truths import read_truths
 from support import engines
+from support.faults import LABELS, Running, fault_server
+from support.serving import Client
 from support.verdicts import verdict
+from support.waiting import PATIENCE, until
+from support.workshop import command, write_pictures, write_profile
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STOPPED = {signal.SIGINT: 3, signal.SIGTERM: 143, signal.SIGHUP: 129}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.errors import coded
 
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.logit import losses, tabulate
 from looktwice.calibration.votes import Floats, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
-from looktwice.transfer.borrow import DIFFERENCES, _Anchored, _posterior, fit_towards
+from looktwice.transfer.borrow import DIFFERENCES, _posterior, fit_towards
 
 
 def world(pictures: int, seed: int, hardness: float = 1.0, views: int = 5, classes: int = 10) -> LabelledVotes:
@@ -47,8 +48,7 @@ def test_the_fit_is_the_lowest_point_of_likelihood_and_distance_to_the_prior(pri
 
     votes = world(120, seed=3, hardness=1.5)
     patterns, difference = tabulate(votes), 0.4
-    objective = _Anchored.around(prior, patterns, difference)
-    found = objective.minimise(objective.anchor)
+    found = _posterior(prior, patterns, difference).theta
     precision = np.linalg.inv(np.array(prior.covariance) + difference**2 * np.eye(9))
     options, starts, owner = patterns.options, patterns.starts, patterns.owner
     sizes, mass = np.bincount(owner), np.add.reduceat(patterns.hits(), starts)
@@ -64,7 +64,6 @@ def test_the_fit_is_the_lowest_point_of_likelihood_and_distance_to_the_prior(pri
     bounds = [(0.0, None)] * 7 + [(None, np.log(votes.classes - 1)), (0.0, None)]
     best = minimize(slow, theta(prior), method="L-BFGS-B", bounds=bounds, tol=1e-12)
     np.testing.assert_allclose(found, best.x, atol=2e-3)
-    assert (np.linalg.eigvalsh(objective.curvature(found)) > 0).all()
 
 
 def test_many_labels_overrule_the_prior(prior: Jury) -> None:
@@ -110,7 +109,7 @@ def test_the_difference_that_there_is_has_the_highest_weight(prior: Jury) -> Non
 
 def test_a_prior_that_does_not_fit_is_refused(prior: Jury) -> None:
     votes = world(50, seed=9, views=4)
-    with pytest.raises(DataError, match="5 views and cannot teach one of 4"):
+    with pytest.raises(DataError, check=coded("votes-mismatch")):
         fit_towards(prior, votes)
-    with pytest.raises(FitError, match="has not been fitted"):
+    with pytest.raises(FitError, check=coded("not-fitted")):
         fit_towards(Jury(), votes)

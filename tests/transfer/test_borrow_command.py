@@ -6,8 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from serving import clothes, serving
-from workshop import run
+from support.errors import code_in
+from support.serving import clothes, serving
+from support.workshop import run
 
 import looktwice
 from looktwice.calibration.jury import Jury
@@ -72,7 +73,7 @@ def test_labels_move_the_jury_and_tell_how_good_it_is(folder: Path) -> None:
     assert jury(folder / "taught.json").weights == pytest.approx(expected.weights)
     assert expected.weights != pytest.approx(jury(folder / "open.json").weights)
     done = run("report", "-p", "taught.json", "--votes", "votes.npz", cwd=folder)
-    assert "was fitted on these pictures" in done.stderr
+    assert code_in(done.stderr) == "votes-mismatch"
 
 
 def test_only_a_jury_can_be_borrowed(folder: Path) -> None:
@@ -80,14 +81,12 @@ def test_only_a_jury_can_be_borrowed(folder: Path) -> None:
     done = run("fit", PICTURES, "--take", ":60", "-c", DEMO / "fashion.toml", *views, "-o", "probit.json", cwd=folder)
     assert done.returncode == 0, done.stderr
     done = run("borrow", "probit.json", "-c", "closed.toml", cwd=folder)
-    assert done.returncode == 1
-    assert "holds a probit, and only a jury can be borrowed" in done.stderr
+    assert (done.returncode, code_in(done.stderr)) == (1, "profile-incomplete")
 
 
 def test_a_report_needs_an_outcome(folder: Path) -> None:
     done = run("report", "-p", "borrowed.json", cwd=folder)
-    assert done.returncode == 1
-    assert "no outcome is known" in done.stderr
+    assert (done.returncode, code_in(done.stderr)) == (1, "labels-missing")
     done = run("evaluate", PICTURES, "-p", "borrowed.json", "--take", ":60", "--report", "report.html", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert (folder / "report.html").is_file()

@@ -15,7 +15,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import expit, ndtr, ndtri
 from support.engines import engine_for
-from workshop import run
+from support.errors import code_in, coded
+from support.workshop import run
 
 import looktwice
 from looktwice.calibration import crossfit
@@ -184,25 +185,25 @@ def test_a_picture_that_cannot_be_read_is_named_and_the_others_count(
     told = fold(probes(model, [*bad, *clothes[:3]], VIEWS, DRAWS), VIEWS, DRAWS)
     assert told.pictures == 3
     assert "bad.png" in told.unread[0].name
-    with pytest.raises(DataError, match="no picture could be read"):
+    with pytest.raises(DataError, check=coded("pictures-none")):
         fold(probes(model, bad, VIEWS, DRAWS), VIEWS, DRAWS)
-    with pytest.raises(DataError, match="there are none"):
+    with pytest.raises(DataError, check=coded("pictures-none")):
         fold([], VIEWS, DRAWS)
 
 
 def test_a_view_that_does_nothing_is_named(model: OnnxModel, clothes: list[Picture]) -> None:
     still = [parse("gaussian:0")]
-    with pytest.raises(DataError, match=r"gaussian:0: .* take a stronger view"):
+    with pytest.raises(DataError, check=coded("data-invalid")):
         fold(probes(model, clothes[:2], still, DRAWS), still, DRAWS)
 
 
 @pytest.mark.parametrize(
-    ("views", "draws", "told"), [("mirror", 5, "mirror shows the same"), ("gaussian:0.1", 1, "2 draws")]
+    ("views", "draws", "code"), [("mirror", 5, "view-invalid"), ("gaussian:0.1", 1, "option-invalid")]
 )
 def test_only_random_views_make_noise(
-    model: OnnxModel, clothes: list[Picture], views: str, draws: int, told: str
+    model: OnnxModel, clothes: list[Picture], views: str, draws: int, code: str
 ) -> None:
-    with pytest.raises(ViewError, match=told):
+    with pytest.raises(ViewError, check=coded(code)):
         next(probes(model, clothes, [parse(views)], draws))
 
 
@@ -228,23 +229,23 @@ def test_a_noise_file_gives_the_cumulative_of_the_view_that_is_asked(
     file = kept(survey, model, tmp_path / "noise.json")
     assert file.of(Panel.parse("rotation:20*7")) == survey.noises[1].noise.cumulative
     for panel in ("rotation:30*7", "rotation:20*3 gaussian:0.1*3", ""):
-        with pytest.raises(DataError, match=r"gaussian:0\.1, rotation:20 was measured, .*'gaussian:0\.1\*10'"):
+        with pytest.raises(DataError, check=coded("votes-mismatch")):
             file.of(Panel.parse(panel))
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "code"),
     [
-        ("{", "cannot be read"),
-        ("[]", "malformed at the top"),
-        ('{"schema_version": 2}', "malformed at schema_version"),
+        ("{", "file-unreadable"),
+        ("[]", "file-malformed"),
+        ('{"schema_version": 2}', "file-malformed"),
     ],
 )
-def test_a_broken_noise_file_is_told(tmp_path: Path, text: str, told: str) -> None:
+def test_a_broken_noise_file_is_told(tmp_path: Path, text: str, code: str) -> None:
     (tmp_path / "noise.json").write_text(text, "utf-8")
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, check=coded(code)):
         NoiseFile.load(tmp_path / "noise.json")
-    with pytest.raises(DataError, match="there is no noise file"):
+    with pytest.raises(DataError, check=coded("file-missing")):
         NoiseFile.load(tmp_path / "other.json")
 
 
@@ -253,7 +254,7 @@ def test_a_noise_file_whose_cumulative_falls_is_told(survey: Survey, model: Onnx
     values = json.loads((tmp_path / "noise.json").read_text("utf-8"))
     values["noises"][0]["noise"]["cumulative"]["f"].reverse()
     (tmp_path / "noise.json").write_text(json.dumps(values), "utf-8")
-    with pytest.raises(DataError, match="a cumulative rises"):
+    with pytest.raises(DataError, check=coded("calibrator-malformed")):
         NoiseFile.load(tmp_path / "noise.json")
 
 
@@ -309,9 +310,9 @@ def test_noise_that_was_measured_makes_a_profile(folder: Path) -> None:
     assert calibrator.noise == NoiseFile.load(folder / "noise.json").noises[1].noise.cumulative
     assert calibrator.a is not None
     alone = run(*arguments, "--views", "rotation:20*6", cwd=folder)
-    assert (alone.returncode, "belong together" in alone.stderr) == (1, True)
+    assert (alone.returncode, code_in(alone.stderr)) == (1, "option-conflict")
     other = run(*arguments, "--noise", "noise.json", cwd=folder)
-    assert (other.returncode, "was measured, but the panel asks" in other.stderr.replace("\n", " ")) == (1, True)
+    assert (other.returncode, code_in(other.stderr)) == (1, "votes-mismatch")
 
 
 def test_the_prescription_is_one_command(tmp_path: Path) -> None:
@@ -346,4 +347,4 @@ def test_the_verdict_on_a_transfer_follows_the_paired_difference(survey: Survey)
     others = tuple(outcome(name, brier) for name, brier in rivals.items())
     told = Transferred(survey.noises[0], outcome("transfer", level), others, Profile.model_construct()).sentences()
     verdicts = ("beats worse", "cannot be distinguished from equal", "loses to better")
-    assert all(line.startswith(f"The transferred calibrator {v} (") for line, v in zip(told, verdicts, strict=True))
+    assert all(verdict in line for line, verdict in zip(told, verdicts, strict=True))

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from support.errors import coded
 
 import looktwice
 from looktwice.classifiers.onnx import OnnxClassifier
@@ -172,23 +173,23 @@ def test_features_do_not_depend_on_what_else_is_in_the_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "found"),
+    "end",
     [
-        ([node("Conv", "r conv", "l"), node("Flatten", "l", "y")], r"ends in Conv \(the_l\)"),
-        ([node("Gemm", "z W b", "l"), node("Relu", "l", "y")], "ends in Relu"),
-        ([node("MatMul", "z W", "m"), node("Add", "m m", "y")], "ends in Add"),
-        ([node("Transpose", "z", "t", perm=[1, 0]), node("MatMul", "z t", "y")], "constant weights"),
-        ([node("Identity", "input", "y")], "ends in one of its inputs"),
+        [node("Conv", "r conv", "l"), node("Flatten", "l", "y")],
+        [node("Gemm", "z W b", "l"), node("Relu", "l", "y")],
+        [node("MatMul", "z W", "m"), node("Add", "m m", "y")],
+        [node("Transpose", "z", "t", perm=[1, 0]), node("MatMul", "z t", "y")],
+        [node("Identity", "input", "y")],
     ],
 )
-def test_a_model_without_a_linear_end_is_told_what_was_found(make: Make, end: list[onnx.NodeProto], found: str) -> None:
-    with pytest.raises(PermanentError, match=found):
+def test_a_model_without_a_linear_end_is_told_what_was_found(make: Make, end: list[onnx.NodeProto]) -> None:
+    with pytest.raises(PermanentError, check=coded("model-unsupported")):
         open_onnx(make(end))
 
 
 def test_a_model_with_two_heads_is_told_both(make: Make) -> None:
     two = [node("Gemm", "z W b", "first"), node("MatMul", "z V", "second")]
-    with pytest.raises(PermanentError, match="2 heads, first and second"):
+    with pytest.raises(PermanentError, check=coded("model-unsupported")):
         open_onnx(make(two, outputs=("first", "second")))
 
 
@@ -198,12 +199,12 @@ def test_a_second_output_that_is_no_head_does_no_harm(make: Make) -> None:
 
 
 def test_a_fixed_batch_is_told(make: Make) -> None:
-    with pytest.raises(PermanentError, match="exactly 8 pictures"):
+    with pytest.raises(PermanentError, check=coded("model-unsupported")):
         open_onnx(make(ENDS["gemm"], batch=8))
 
 
 def test_a_picture_size_that_does_not_fit_is_told(make: Make) -> None:
-    with pytest.raises(PermanentError, match=r"cannot take an input of shape \(2, 3, 8, 8\)"):
+    with pytest.raises(PermanentError, check=coded("model-unsupported")):
         open_onnx(make(ENDS["gemm"], side=9))
 
 
@@ -212,17 +213,17 @@ def test_a_head_that_is_used_on_every_place_of_a_picture_is_told(make: Make) -> 
         node("Transpose", "r", "t", perm=[0, 2, 3, 1]),
         node("MatMul", "t W", "y"),
     ]
-    with pytest.raises(PermanentError, match="a picture has 768 features"):
+    with pytest.raises(PermanentError, check=coded("model-unsupported")):
         open_onnx(make(everywhere))
 
 
 def test_a_description_with_too_few_labels_is_told(make: Make) -> None:
-    with pytest.raises(PermanentError, match="4 outputs, but its description names 3 labels"):
+    with pytest.raises(PermanentError, check=coded("model-unsupported")):
         open_onnx(make(ENDS["gemm"], labels=3))
 
 
 def test_only_a_model_that_is_here_can_be_open() -> None:
-    with pytest.raises(PermanentError, match="not an ONNX model on this machine"):
+    with pytest.raises(PermanentError, check=coded("model-unsupported")):
         open_onnx("python:math:sqrt")
 
 

@@ -9,13 +9,14 @@ from dataclasses import MISSING, dataclass, fields
 from types import ModuleType
 from typing import Annotated, Literal, get_args
 
-import golden_views
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import ndimage, stats
+from support import golden_views
+from support.errors import coded
 
 from looktwice.errors import ViewError
 from looktwice.images.image import Image
@@ -187,9 +188,9 @@ def invert(view: View, part: int, questions: Sequence[Question], picture: Pixels
 
 
 def test_a_family_that_does_not_draw_is_refused_when_it_is_defined(registry: None) -> None:
-    with pytest.raises(ViewError, match=r"elsewhere\.Silent has no draw; define what is missing"):
+    with pytest.raises(ViewError, check=coded("view-plugin")):
         register(define("Silent", View, adjective="silent"))
-    with pytest.raises(ViewError, match=r"has no adjective and no motion"):
+    with pytest.raises(ViewError, check=coded("view-plugin")):
         register(define("Silent", Moving))
     with pytest.raises(TypeError, match="draw"):
         define("Silent", View, adjective="silent")()
@@ -198,17 +199,17 @@ def test_a_family_that_does_not_draw_is_refused_when_it_is_defined(registry: Non
 
 def test_a_family_cannot_take_the_name_of_another(registry: None) -> None:
     own = define("Mirror", View, adjective="inverted", draw=invert)
-    with pytest.raises(ViewError, match=r"elsewhere.Mirror cannot be called 'mirror' like that of looktwice\.views"):
+    with pytest.raises(ViewError, check=coded("view-plugin")):
         register(own)
     assert parse("mirror") == Mirror()
-    with pytest.raises(ViewError, match="Mirror is not registered; put @register above"):
+    with pytest.raises(ViewError, check=coded("view-plugin")):
         own()
 
 
 def test_a_class_that_is_defined_anew_replaces_itself(registry: None) -> None:
     first, second = (register(define("Negative", View, adjective="negative", draw=invert)) for _ in range(2))
     assert type(parse("negative")) is second
-    with pytest.raises(ViewError, match="not registered"):
+    with pytest.raises(ViewError, check=coded("view-plugin")):
         first()
 
 
@@ -227,14 +228,14 @@ def test_a_class_that_is_defined_anew_replaces_itself(registry: None) -> None:
 )
 def test_a_field_that_has_no_text_is_refused(registry: None, annotation: object, default: dict[str, object]) -> None:
     members = {"adjective": "odd", "draw": invert, "__annotations__": {"side": annotation}, **default}
-    with pytest.raises(ViewError, match=r"odd: the field side must be|fields of the view odd cannot be read"):
+    with pytest.raises(ViewError, check=coded("view-plugin")):
         register(define("Odd", View, **members))
 
 
 def test_a_class_that_is_no_dataclass_or_has_no_plain_name_is_refused(registry: None) -> None:
-    with pytest.raises(ViewError, match=r"put @dataclass\(frozen=True\) below @register"):
+    with pytest.raises(ViewError, check=coded("view-plugin")):
         register(type("Plain", (View,), {"adjective": "plain", "draw": invert}))
-    with pytest.raises(ViewError, match="cannot be the name of a view"):
+    with pytest.raises(ViewError, check=coded("view-plugin")):
         register(define("Übermalt", View, adjective="painted", draw=invert))
 
 
@@ -246,7 +247,7 @@ def test_a_family_of_another_module_works_like_those_of_looktwice(registry: None
         assert str(parse(text)) == str(Panel.parse(text)) == text
     assert parse("mirror+far:1e17") == Chain((Mirror(), parse("far:1e17,how=up")))
     assert parse("mirror+far:2").adjective == "mirrored and far"
-    with pytest.raises(ViewError, match="far: how must be up or down, not 'left'"):
+    with pytest.raises(ViewError, check=coded("view-invalid")):
         parse("far:1,how=left")
     image = noisy(8, 9)
     assert np.array_equal(shown(image, "mirror+far:1")[0], 255 - image.pixels[:, ::-1])
@@ -322,43 +323,42 @@ def test_text_that_is_not_canonical_is_read_and_printed_canonically() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "code"),
     [
-        ("rotatoin:30", "did you mean 'rotation'"),
-        ("Rotation:30", "did you mean 'rotation'"),
-        ("wobble", "there are gaussian, rotation"),
-        ("", "unknown view ''"),
-        ("rotation", "rotation:DEGREES"),
-        ("rotation:", "not a number"),
-        ("rotation:30,4", "rotation:DEGREES"),
-        ("rotation:thirty", "'thirty' in 'rotation:thirty' is not a number"),
-        ("rotation:1_0", "not a number"),
-        ("rotation:nan", "not a number"),
-        ("rotation:٣", "not a number"),
-        ("rotation:1e999", "degrees must be a number from 0 to 180, not 'inf'"),
-        ("rotation:-1", "degrees must be a number from 0 to 180, not '-1.0'"),
-        ("rotation:30,border=mirror", "border must be reflect or constant or edge, not 'mirror'"),
-        ("rotation:30,colour=red", "rotation has the options border, interpolation"),
-        ("rotation:30,border=edge,border=edge", "once"),
-        ("mirror:border=edge", "mirror has no options"),
-        ("tone:grey=", "'' in 'tone:grey=' is not a number"),
-        ("mirror+", "unknown view ''"),
-        ("mirror+again", "a chain needs two or more views"),
-        ("mirror+" * 200, "too long"),
-        ("x" * 500, "unknown view"),
+        ("rotatoin:30", "view-unknown"),
+        ("Rotation:30", "view-unknown"),
+        ("wobble", "view-unknown"),
+        ("", "view-unknown"),
+        ("rotation", "view-invalid"),
+        ("rotation:", "view-invalid"),
+        ("rotation:30,4", "view-invalid"),
+        ("rotation:thirty", "view-invalid"),
+        ("rotation:1_0", "view-invalid"),
+        ("rotation:nan", "view-invalid"),
+        ("rotation:٣", "view-invalid"),
+        ("rotation:1e999", "view-invalid"),
+        ("rotation:-1", "view-invalid"),
+        ("rotation:30,border=mirror", "view-invalid"),
+        ("rotation:30,colour=red", "view-invalid"),
+        ("rotation:30,border=edge,border=edge", "view-invalid"),
+        ("mirror:border=edge", "view-invalid"),
+        ("tone:grey=", "view-invalid"),
+        ("mirror+", "view-unknown"),
+        ("mirror+again", "view-invalid"),
+        ("mirror+" * 200, "view-invalid"),
+        ("x" * 500, "view-unknown"),
     ],
 )
-def test_text_that_names_no_view_is_explained_in_one_line(text: str, says: str) -> None:
-    with pytest.raises(ViewError) as caught:
+def test_text_that_names_no_view_is_explained_in_one_line(text: str, code: str) -> None:
+    with pytest.raises(ViewError, check=coded(code)) as caught:
         parse(text)
-    assert says in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -0.01, 1.01, "0.1", None])
 def test_a_number_out_of_range_is_refused(bad: float) -> None:
-    with pytest.raises(ViewError, match="gaussian: sigma must be a number from 0 to 1"):
+    with pytest.raises(ViewError, check=coded("view-invalid")):
         Gaussian(bad)
 
 
@@ -396,21 +396,21 @@ def test_random_views_and_again_count_up_and_fixed_views_do_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    "text",
     [
-        ("mirror zoom:1.15 mirror", "mirror stands 2 times"),
-        ("mirror*3", "mirror stands 3 times"),
-        ("rotation:30*0", "how often"),
-        ("rotation:30*", "how often"),
-        ("rotation:30*-2", "how often"),
-        ("rotation:30*²", "how often"),
-        ("rotation:30*99999999999999", "how often"),
-        ("rotation:30*9999 rotation:20*9999", "10000 views"),
-        ("rotation:30 " * 1000, "characters"),
+        "mirror zoom:1.15 mirror",
+        "mirror*3",
+        "rotation:30*0",
+        "rotation:30*",
+        "rotation:30*-2",
+        "rotation:30*²",
+        "rotation:30*99999999999999",
+        "rotation:30*9999 rotation:20*9999",
+        "rotation:30 " * 1000,
     ],
 )
-def test_a_panel_that_makes_no_sense_is_refused(text: str, says: str) -> None:
-    with pytest.raises(ViewError, match=says):
+def test_a_panel_that_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(ViewError, check=coded("panel-invalid")):
         Panel.parse(text)
 
 
@@ -424,7 +424,7 @@ def test_only_questions_with_random_views_know_the_seed() -> None:
 
 @pytest.mark.parametrize("seed", [-1, 2**63])
 def test_a_seed_that_no_ledger_can_hold_is_refused(seed: int) -> None:
-    with pytest.raises(ViewError, match="seed"):
+    with pytest.raises(ViewError, check=coded("panel-invalid")):
         questions(noisy(8, 8), GENERAL, seed)
 
 
@@ -844,26 +844,26 @@ def test_maps_that_are_kept_draw_the_same_as_maps_made_anew(monkeypatch: pytest.
 def test_maps_of_many_sizes_are_kept_up_to_a_number_of_bytes() -> None:
     moves = ((Mirror(),), (Zoom(1.3),))
     kept = KeptMaps(4 * 2 * 32 * 32 * 6)
-    first = kept.of(moves, 32, 32)
+    first = kept.get(moves, 32, 32)
     for side in (29, 30, 31):
-        kept.of(moves, side, side)
-    assert kept.of(moves, 32, 32) is first
-    kept.of(moves, 28, 28)
-    kept.of(moves, 27, 27)
-    assert kept.of(moves, 32, 32) is first
+        kept.get(moves, side, side)
+    assert kept.get(moves, 32, 32) is first
+    kept.get(moves, 28, 28)
+    kept.get(moves, 27, 27)
+    assert kept.get(moves, 32, 32) is first
     for side in (28, 29, 30, 31):
-        kept.of(moves, side, side)
-    assert kept.of(moves, 32, 32) is not first
+        kept.get(moves, side, side)
+    assert kept.get(moves, 32, 32) is not first
 
 
 def test_pixels_are_written_into_the_array_that_is_given() -> None:
     image = noisy(16, 24)
     asked = questions(image, GENERAL, 0)
-    room = np.zeros((20, 16, 24, 3), np.uint8)
-    render_into(image, asked, room[4:12])
-    assert np.array_equal(room[4:12], render(image, asked))
-    assert not room[:4].any()
-    assert not room[12:].any()
+    pixels = np.zeros((20, 16, 24, 3), np.uint8)
+    render_into(image, asked, pixels[4:12])
+    assert np.array_equal(pixels[4:12], render(image, asked))
+    assert not pixels[:4].any()
+    assert not pixels[12:].any()
 
 
 def test_no_question_draws_nothing() -> None:
@@ -871,7 +871,7 @@ def test_no_question_draws_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "room",
+    "pixels",
     [
         np.zeros((8, 16, 23, 3), np.uint8),
         np.zeros((8, 16, 24, 3), np.float32),
@@ -880,19 +880,19 @@ def test_no_question_draws_nothing() -> None:
     ],
     ids=["shape", "type", "gaps", "read-only"],
 )
-def test_an_array_that_cannot_be_filled_is_refused(room: Pixels) -> None:
+def test_an_array_that_cannot_be_filled_is_refused(pixels: Pixels) -> None:
     image = noisy(16, 24)
-    with pytest.raises(ViewError, match=r"contiguous uint8 array of shape \(8, 16, 24, 3\)"):
-        render_into(image, questions(image, GENERAL, 0), room)
+    with pytest.raises(ViewError, check=coded("view-invalid")):
+        render_into(image, questions(image, GENERAL, 0), pixels)
 
 
 def test_a_question_about_another_picture_is_refused() -> None:
-    with pytest.raises(ViewError, match="ask each its own"):
+    with pytest.raises(ViewError, check=coded("view-invalid")):
         render(noisy(8, 8, 0), questions(noisy(8, 8, 1), GENERAL, 0))
 
 
 def test_a_picture_too_long_for_the_maps_is_refused() -> None:
-    with pytest.raises(ViewError, match="40000 x 1 is too long"):
+    with pytest.raises(ViewError, check=coded("image-too-large")):
         shown(noisy(1, 40_000), "mirror")
     longest = noisy(1, 32_766)
     assert np.array_equal(shown(longest, *[f"shift:0,0.{n}" for n in range(9)])[0], longest.pixels)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from serving import DEMO
+from support.serving import DEMO
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "label-elsewhere.md"
 WRONG = 20

@@ -1,4 +1,4 @@
-"""What every calibrator is: votes → probability. `fit` returns the same calibrator with its figures."""
+"""The interface of calibrators: votes → probability. `fit` returns the same calibrator with its figures."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Calibrator(Protocol):
 
 @dataclass(frozen=True)
 class ShareCalibrator(ABC):
-    """A calibrator that looks at one number a picture: the share of views that agree."""
+    """A calibrator that looks at one number a picture: the share of views that agree. It has `learn` and `curve`."""
 
     name: ClassVar[str]
     ballot: Ballot = field(default="base", kw_only=True)
@@ -51,7 +51,7 @@ class ShareCalibrator(ABC):
     def fit(self, labelled: LabelledVotes) -> Self:
         labelled.check()
         tally = TALLIES[self.ballot](labelled)
-        return self._learn(self._share(tally), tally.label == labelled.truths, labelled.classes)
+        return self.learn(self._share(tally), tally.label == labelled.truths, labelled.classes)
 
     def predict(self, votes: Votes) -> Codes:
         return TALLIES[self.ballot](votes).label
@@ -73,7 +73,8 @@ class ShareCalibrator(ABC):
         return tally.smoothed()
 
     @abstractmethod
-    def _learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self: ...
+    def learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
+        """The same calibrator, learned from the share of views that agree and whether the answer was right, (n,)."""
 
     @abstractmethod
     def curve(self, share: Floats) -> Floats:
@@ -87,4 +88,6 @@ def fitted(value: float | None, calibrator: ShareCalibrator) -> float:
 
 
 def unfitted(calibrator: ShareCalibrator) -> FitError:
-    return FitError(f"the calibrator {calibrator.name} has not been fitted; call fit(labelled_votes) first")
+    return FitError(
+        f"the calibrator {calibrator.name} has not been fitted; call fit(labelled_votes) first", code="not-fitted"
+    )

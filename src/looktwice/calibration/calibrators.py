@@ -1,31 +1,91 @@
-"""Every calibrator by its name, and as plain JSON."""
+"""Every calibrator by its name, and as plain JSON.
+
+Others join by `register`, or from an installed package by an entry point of the group `looktwice.calibrators`.
+"""
 
 from __future__ import annotations
 
+from dataclasses import is_dataclass
+from importlib.metadata import entry_points
 from inspect import signature
+from typing import TypeVar
 
 import numpy as np
 
 from looktwice.calibration.base import Calibrator
-from looktwice.calibration.jury import Jury, Prefixes
+from looktwice.calibration.jury import AdaptiveJury, Jury
 from looktwice.calibration.paper import Gaussian, Naive, Transfer
 from looktwice.calibration.shares import Beta, Constant, Isotonic, Probit
-from looktwice.errors import DataError, FitError
+from looktwice.errors import DataError, FitError, LookTwiceError
 from looktwice.images.image import shown
 
 FAMILIES: dict[str, type[Calibrator]] = {
-    family.name: family for family in (Naive, Constant, Gaussian, Transfer, Probit, Beta, Isotonic, Jury, Prefixes)
+    family.name: family for family in (Naive, Constant, Gaussian, Transfer, Probit, Beta, Isotonic, Jury, AdaptiveJury)
 }
-"""Every calibrator by its name."""
+"""Every calibrator that is known by its name."""
+GROUP = "looktwice.calibrators"
+METHODS = ("fit", "predict", "confidence", "interval", "distribution")
+_OURS = frozenset(FAMILIES)
+
+Family = TypeVar("Family", bound=Calibrator)
+
+
+def register(family: type[Family]) -> type[Family]:
+    """Make a calibrator known by its `name`, so that profiles with it can be loaded; a decorator of its class.
+
+    The class is a dataclass, whose fields are what a profile keeps.
+    """
+    name = getattr(family, "name", None)
+    missing = [method for method in METHODS if not hasattr(family, method)]
+    if not isinstance(name, str) or missing or not is_dataclass(family):
+        lacks = ", ".join([*([] if isinstance(name, str) else ["name"]), *missing]) or "@dataclass"
+        raise FitError(f"{family.__name__} is not a calibrator: it lacks {lacks}", code="calibrator-plugin")
+    if name in _OURS:
+        raise FitError(
+            f"the name {name!r} of {family.__name__} is one of looktwice's own; choose another",
+            code="calibrator-plugin",
+        )
+    FAMILIES[name] = family  # a class that is defined again, as in a notebook, replaces itself
+    return family
+
+
+def find(name: str, error: type[LookTwiceError]) -> type[Calibrator]:
+    """The calibrator of this name, of looktwice or of an installed package; otherwise the error is raised."""
+    if name in FAMILIES:
+        return FAMILIES[name]
+    points = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in points:
+        raise error(
+            f"no calibrator is called {name[:40]!r}; there are {', '.join([*FAMILIES, *points])}",
+            code="calibrator-unknown",
+        )
+    point = points[name]
+    try:
+        family = point.load()
+    except Exception as fault:  # the code of a stranger may fail in any way
+        why = f"{type(fault).__name__}: {fault}".partition("\n")[0]
+        raise error(
+            f"the calibrator {name!r} ({point.value}) cannot be loaded: {why}", code="calibrator-plugin"
+        ) from fault
+    if FAMILIES.get(name) is not family:
+        raise error(
+            f"{point.value} is not a calibrator called {name!r}; decorate it with @register, and set its name",
+            code="calibrator-plugin",
+        )
+    return FAMILIES[name]
 
 
 def named(calibrator: Calibrator | str) -> Calibrator:
-    """The calibrator of a name, with its usual settings; a calibrator as it is."""
-    if not isinstance(calibrator, str):
-        return calibrator
-    if calibrator not in FAMILIES:
-        raise FitError(f"no calibrator is called {calibrator!r}; there are {', '.join(FAMILIES)}")
-    return FAMILIES[calibrator]()
+    """The calibrator of a name, with its usual settings; a calibrator as it is, if a profile with it can be loaded."""
+    if isinstance(calibrator, str):
+        return find(calibrator, FitError)()
+    if FAMILIES.get(calibrator.name) is not type(calibrator):
+        family = type(calibrator).__name__
+        raise FitError(
+            f"a profile with {family} could not be loaded; decorate it with looktwice.calibration.register",
+            code="calibrator-plugin",
+        )
+    return calibrator
 
 
 def dump(calibrator: Calibrator) -> dict[str, object]:
@@ -39,20 +99,23 @@ def restore(fields: dict[str, object]) -> Calibrator:
     """The calibrator that `dump` wrote; a DataError says what is wrong with the values."""
     from pydantic import TypeAdapter, ValidationError
 
-    family = FAMILIES.get(str(fields.get("family")))
-    if family is None:
-        raise DataError(f"no calibrator is called {fields.get('family')!r}; there are {', '.join(FAMILIES)}")
+    family = find(str(fields.get("family")), DataError)
     values = {key: value for key, value in fields.items() if key != "family"}
     unknown = sorted(set(values) - set(signature(family).parameters))
     if unknown:
-        raise DataError(f"the calibrator {family.name} has no {shown(', '.join(unknown))}; fit again")
+        raise DataError(
+            f"the calibrator {family.name} has no {shown(', '.join(unknown))}; fit again", code="calibrator-malformed"
+        )
     if not _finite(values):
-        raise DataError(f"the calibrator {family.name} holds a number that is not finite")
+        raise DataError(f"the calibrator {family.name} holds a number that is not finite", code="calibrator-malformed")
     try:
         return TypeAdapter(family).validate_python(values)
     except ValidationError as error:
         first = error.errors()[0]
-        raise DataError(f"the calibrator {family.name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise DataError(
+            f"the calibrator {family.name}: {'.'.join(map(str, first['loc']))}: {first['msg']}",
+            code="calibrator-malformed",
+        ) from None
 
 
 def _finite(value: object) -> bool:

@@ -15,13 +15,13 @@ from typing import Literal, Protocol, Self
 
 import numpy as np
 
-from looktwice.calibration.distribution import Distribution, Standing, true_label_probability
+from looktwice.calibration.distribution import Distribution, TruthRank, true_label_probability
 from looktwice.calibration.risk import check_share
 from looktwice.calibration.votes import MISSING, Bools, Codes, Counts, Floats, Votes
 
-SetKind = Literal["adaptive", "regularised", "deterministic", "threshold"]
-"""How the labels of a set are chosen: adaptive sets (APS) with and without a random last label, regularised ones
-(RAPS), or all labels above one threshold."""
+SetKind = Literal["aps", "raps", "aps-deterministic", "lac"]
+"""How the labels of a set are chosen: adaptive prediction sets (APS) with and without a random last label, regularised
+ones (RAPS), or all labels above one threshold (LAC)."""
 PENALTY, FREE = 0.05, 2
 """What each further label of a regularised set counts as probability, and how many labels cost nothing."""
 
@@ -85,9 +85,9 @@ class AdaptiveSets:
     randomised: bool = True
 
     @classmethod
-    def learn(cls, kind: SetKind, place: Standing, coverage: float = 0.9) -> Self:
+    def learn(cls, kind: SetKind, place: TruthRank, coverage: float = 0.9) -> Self:
         """From the ranks of the truths of labelled pictures that the calibrator has not seen; `coverage` in (0, 1)."""
-        maker = cls(np.inf, PENALTY if kind == "regularised" else 0.0, kind != "deterministic")
+        maker = cls(np.inf, PENALTY if kind == "raps" else 0.0, kind != "aps-deterministic")
         even = np.random.default_rng(0).random(len(place.own))
         return cls(_quantile(maker._scores(place, even), coverage, np.inf), maker.penalty, maker.randomised)
 
@@ -96,13 +96,13 @@ class AdaptiveSets:
         named, rest = distribution.labels != MISSING, distribution.rest()
         order = np.argsort(np.where(named, -distribution.named, 1.0), axis=1, kind="stable")
         own = np.take_along_axis(distribution.named, order, axis=1)
-        places = Standing(own, own.cumsum(axis=1), np.arange(1, order.shape[1] + 1))
+        places = TruthRank(own, own.cumsum(axis=1), np.arange(1, order.shape[1] + 1))
         likely = np.zeros(named.shape, bool)
         np.put_along_axis(likely, order, self._scores(places, draws[:, None]) <= self.most, axis=1)
-        last = Standing(rest, np.ones(len(rest)), named.sum(axis=1) + 1)
+        last = TruthRank(rest, np.ones(len(rest)), named.sum(axis=1) + 1)
         return Sets.of(distribution, likely & named, self._scores(last, draws) <= self.most)
 
-    def _scores(self, place: Standing, even: Floats) -> Floats:
+    def _scores(self, place: TruthRank, even: Floats) -> Floats:
         part = (1.0 - even) * place.own if self.randomised else 0.0
         return place.through - part + self.penalty * np.maximum(place.rank - FREE, 0)
 

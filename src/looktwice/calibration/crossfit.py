@@ -1,4 +1,4 @@
-"""What a calibrator says about pictures that it did not learn from: 5-fold cross-validation. Pure."""
+"""5-fold cross-validation of calibrators. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from looktwice.calibration import metrics
 from looktwice.calibration.base import Calibrator
-from looktwice.calibration.distribution import Distribution, standing
-from looktwice.calibration.jury import Jury, Prefixes
+from looktwice.calibration.distribution import Distribution, truth_rank
+from looktwice.calibration.jury import AdaptiveJury, Jury
 from looktwice.calibration.jury import asked as views_asked
 from looktwice.calibration.metrics import Intervals, Scores
 from looktwice.calibration.paper import Naive
@@ -30,7 +30,7 @@ OWN, ONE_QUERY = "own score", "one query, calibrated"
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a calibrator said about labelled pictures, and how it turned out."""
+    """Predictions of a calibrator for labelled pictures, with the losses."""
 
     name: str
     queries: float
@@ -46,6 +46,8 @@ class Outcome:
     """The probability of all options up to what came true, the most probable first."""
     rank: Places
     """The place of what came true among them, from 1."""
+    truth: Codes
+    """The code of each truth, OUTSIDE for one that is not in the vocabulary."""
     evidence: Evidence = "labels"
     """What the calibrator looked at."""
 
@@ -61,10 +63,10 @@ class Outcome:
         evidence: Evidence = "labels",
     ) -> Self:
         """The outcome of labels, the confidence in them, and the distributions they are from."""
-        place, loss = standing(distribution, truths), (distribution.brier(truths), distribution.nll(truths))
-        correct = label == truths
+        place, loss = truth_rank(distribution, truths), (distribution.brier(truths), distribution.nll(truths))
+        right, own = label == truths, place.own
         return cls(
-            name, queries, label, confidence, correct, *loss, place.own, place.through, place.rank, evidence=evidence
+            name, queries, label, confidence, right, *loss, own, place.through, place.rank, truths, evidence=evidence
         )
 
     def scores(self) -> Scores:
@@ -94,7 +96,7 @@ def outcome(calibrator: Calibrator, labelled: LabelledVotes, name: str | None = 
         calibrator.distribution(labelled),
         labelled.truths,
         "scores"
-        if isinstance(calibrator, Jury | Prefixes) and calibrator.judged_by_scores(labelled).any()
+        if isinstance(calibrator, Jury | AdaptiveJury) and calibrator.judged_by_scores(labelled).any()
         else "labels",
     )
 
@@ -102,7 +104,9 @@ def outcome(calibrator: Calibrator, labelled: LabelledVotes, name: str | None = 
 def check_count(pictures: int, least: int = 2 * FOLDS) -> None:
     """Refuse pictures that are too few to be judged by folds."""
     if pictures < least:
-        raise FitError(f"too few labelled pictures ({pictures}); give at least {least}, better 200")
+        raise FitError(
+            f"too few labelled pictures ({pictures}); give at least {least}, better 200", code="labels-too-few"
+        )
 
 
 def cross_fit(calibrator: Calibrator, labelled: LabelledVotes, seed: int = 0, n_selection: int = 0) -> Outcome:
@@ -118,7 +122,7 @@ def cross_fit(calibrator: Calibrator, labelled: LabelledVotes, seed: int = 0, n_
 
 
 def baselines(labelled: LabelledVotes) -> list[Outcome]:
-    """What one has without asking again: full trust, and the accuracy as trust in every answer.
+    """The baselines that need no further query: confidence 1, and the accuracy as a constant confidence.
 
     The accuracy is that of all pictures: fitted by folds, constant trust would differ between folds and seem to rank.
     """
@@ -146,7 +150,7 @@ def one_query(calibrator: Jury, labelled: LabelledVotes, n_selection: int = 0) -
     return replace(cross_fit(calibrator, labelled.under([]), n_selection=n_selection), name=ONE_QUERY)
 
 
-ARRAYS = ("label", "confidence", "correct", "brier", "nll", "true_probability", "through", "rank")
+ARRAYS = ("label", "confidence", "correct", "brier", "nll", "true_probability", "through", "rank", "truth")
 
 
 def _plain(number: float) -> float:

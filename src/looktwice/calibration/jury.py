@@ -1,19 +1,20 @@
 """The jury: a weighted vote of the views (a conditional logit), in which the truth may be a label that nobody named.
 
 P(y = c) ∝ exp(w₀·[base = c] + Σ_s w_s·[v_s = c] + γ·log n_c) for each of the m named labels c, n_c being how many
-answers name it, and P(unnamed class) ∝ (K − m)/(K − 1)·exp(b₀ − b₁/m), for the K − m classes that nobody named
-together. A second step divides this probability among them: evenly, or by which labels occur together (`Companions`).
+answers name it, and P(unnamed class) ∝ (K − m)/(K − 1)·exp(b₀ + b₁·log(m/(S + 1))), for the K − m classes that nobody
+named together. Where a classifier is biased, a second step says which label hides behind which (`Confusion`).
 Answers about one picture are not independent: with γ, each further vote for the same label counts less.
 An answer that there is not adds nothing, also in first place; one that could not have been c, since its classifier does
-not know that label, counts for c as much as for the label that it is.
+not know that label, counts for c as much as for the label that it is. With few labelled pictures the weights are nearly
+those of other models (`typical`).
 
-All w, γ and b₁ are at least 0, and b₀ is at most log(K − 1). So a view that turns from the base label to another never
-raises the base label's probability: the base label's score falls by w_s and γ·log(n/(n − 1)), and no rival's does. The
-other's rises; if it is named only now, from b₀ − b₁/m − log(K − 1) ≤ 0 to w_s ≥ 0, and each class that is still unnamed
-goes on to b₀ − b₁/(m + 1) − log(K − 1).
+All w, γ and b₁ are at least 0, and b₀ is at most log(K − 1). So, before the second step, a view that turns from the
+base label to another never raises the base label's probability: the base label's score falls by w_s and
+γ·log(n/(n − 1)), and no rival's does. The other's rises; if it is named only now, from at most b₀ − log(K − 1) ≤ 0 to
+w_s ≥ 0, and the score of each class that is still unnamed grows with m.
 
-The base label's class adds an offset to its score, where that lowers the loss on held-out folds. If only one class was
-not named, it is a label like any other and may be the prediction: with two classes, the one that no answer named.
+If only one class was not named, it is a label like any other and may be the prediction: with two classes, the one that
+no answer named.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.calibration.base import Ballot
-from looktwice.calibration.distribution import Companions, Distribution
+from looktwice.calibration.confusion import LISTED, ConfusedUtilities, Confusion, learn_confusion
+from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.logit import (
     SHRINKAGE,
-    Offsets,
     Patterns,
     Utilities,
-    choose_offsets,
     descend,
+    dissent,
     first_named,
     only_left,
     pooling,
@@ -43,12 +44,13 @@ from looktwice.calibration.logit import (
     widen,
 )
 from looktwice.calibration.scored import Layout, Scored, choose_layout, fit_scored
+from looktwice.calibration.typical import with_typical_weights
 from looktwice.calibration.votes import MISSING, Codes, Floats, LabelledVotes, Places, Votes
 from looktwice.errors import DataError, FitError
 
 Z95 = 1.959963984540054
-FEWEST_FOR_OFFSETS = 3
-"""Views that a jury must have for its offsets of classes."""
+FEWEST_CONFUSED = 3
+"""Views that must have been asked for the confusion step where one stops early."""
 
 
 @dataclass(frozen=True)
@@ -63,40 +65,24 @@ class Jury:
     shrinkage: float = SHRINKAGE
     """How strongly the views' weights are shrunk to their mean."""
     covariance: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
-    """The posterior covariance of w₀, w_1 … w_S, γ, the offsets, b₀, b₁ (Laplace's approximation)."""
+    """The posterior covariance of w₀, w_1 … w_S, γ, b₀, b₁ (Laplace's approximation)."""
     ballot: Ballot = "vote"
     """Whose label is believed: the picture's own answer, or the most probable one."""
-    classes: tuple[int, ...] = ()
-    """The codes of the base labels that have an offset."""
-    offsets: tuple[float, ...] = ()
-    """Added to the score of each of them where it is the base label."""
     scored: Scored | None = None
     """The weights for pictures that have scores; None where there were no scores, or they did not help."""
-    companions: Companions | None = None
-    """How likely each unnamed label is; None if all are equally likely."""
+    confusion: Confusion | None = None
+    """Which label hides behind which; None where that did not help."""
     log_votes: float = 0.0
     """γ, the weight of the log of a label's number of votes: each further vote for the same label counts less."""
 
     def fit(self, labelled: LabelledVotes) -> Self:
         """The jury fitted on these pictures.
 
-        Offsets for classes and scores are used where they lower the log loss on held-out folds.
+        Scores and the confusion step are used where they lower the log loss on held-out folds.
         """
-        offsets = choose_offsets(labelled, tabulate(labelled), self.shrinkage)
-        patterns = tabulate(labelled, offsets)
-        fitted = self._with_parameters(patterns, descend(patterns, self.shrinkage), offsets)
         layout = choose_layout(labelled, self.shrinkage)
-        fitted = replace(fitted, scored=fit_scored(labelled, self.shrinkage, layout) if layout else None)
-        return fitted.with_companions(labelled, labelled)
-
-    def with_companions(self, votes: Votes, labelled: LabelledVotes) -> Self:
-        """The same jury with co-occurrences of labels counted in `votes`, of labelled pictures or any like them.
-
-        Only the probabilities of unnamed classes change, and only if that predicts the truths of the labelled pictures
-        better than even shares do. `fit` counts over the labelled pictures alone.
-        """
-        even = replace(self, companions=None)
-        return replace(self, companions=Companions.learn(votes, labelled, even.distribution(labelled)))
+        confusion = learn_confusion(labelled, lambda part: self._fit(part, layout))
+        return replace(self._fit(labelled, layout), confusion=confusion)
 
     def predict(self, votes: Votes) -> Codes:
         """(n,): the most probable named label, or the base label for that ballot."""
@@ -120,7 +106,7 @@ class Jury:
         low, high = np.zeros(len(votes)), np.zeros(len(votes))
         for rows, utilities in self._by_evidence(votes):
             believed = self._believed(utilities)
-            odds, slope = utilities.odds(believed), utilities.slope(believed)
+            odds, slope = utilities.odds(believed), utilities.slope(believed, softmax(utilities.rivals(believed)))
             variance = ((slope @ utilities.covariance) * slope).sum(axis=1)
             half = Z95 * np.sqrt(np.maximum(variance, 0.0))
             low[rows], high[rows] = _sigmoid(odds - half), _sigmoid(odds + half)
@@ -129,8 +115,8 @@ class Jury:
     def distribution(self, votes: Votes) -> Distribution:
         """The probability of each named label and of likely unnamed ones; the other classes share the rest evenly."""
         parts = [(rows, utilities.labels(), utilities.named()) for rows, utilities in self._by_evidence(votes)]
-        named = joined_distribution(parts, len(votes), votes.classes)
-        return self.companions.spread(named, len(votes.vocabulary)) if self.companions else named
+        found = joined_distribution(parts, len(votes), votes.classes)
+        return found.likeliest(LISTED) if self.confusion else found
 
     @property
     def uses_scores(self) -> bool:
@@ -150,29 +136,25 @@ class Jury:
         """
         fitted = len(self.weights) - 1
         if fitted < 1:
-            raise FitError(f"a jury fitted on no views cannot judge {views}; fit it on a panel")
-        mixing = pooling(fitted, views, len(self.offsets) + 3)
+            raise FitError(f"a jury fitted on no views cannot judge {views}; fit it on a panel", code="votes-mismatch")
+        mixing = pooling(fitted, views, 3)
         covariance = mixing @ np.array(self.covariance) @ mixing.T
         weights = (mixing[: 1 + views, : 1 + fitted] @ np.array(self.weights)).tolist()
         scored = self.scored and self.scored.pooled(views)
         return replace(self, weights=tuple(weights), covariance=tuple(map(tuple, covariance.tolist())), scored=scored)
 
-    def without_offsets(self) -> Self:
-        """The same jury without its offsets and companions, for pictures of other classes."""
-        kept = [
-            place for place in range(len(self.covariance)) if not 0 <= place - len(self.weights) - 1 < len(self.offsets)
-        ]
-        covariance = tuple(map(tuple, np.array(self.covariance)[np.ix_(kept, kept)].tolist()))
-        return replace(self, classes=(), offsets=(), covariance=covariance, companions=None)
+    def _fit(self, labelled: LabelledVotes, layout: Layout | None) -> Self:
+        """The weights for labels, and those for scores that this layout has, without the confusion step."""
+        patterns = with_typical_weights(tabulate(labelled))
+        scored = fit_scored(labelled, self.shrinkage, layout) if layout else None
+        fitted = self._with_parameters(patterns, descend(patterns, self.shrinkage))
+        return replace(fitted, scored=scored, confusion=None)
 
-    def _with_parameters(self, patterns: Patterns, theta: Floats, offsets: Offsets) -> Self:
-        votes = len(theta) - 3 - len(offsets.classes)
+    def _with_parameters(self, patterns: Patterns, theta: Floats) -> Self:
         return replace(
             self,
-            weights=tuple(theta[:votes].tolist()),
-            log_votes=float(theta[votes]),
-            classes=offsets.classes,
-            offsets=tuple(theta[votes + 1 : -2].tolist()),
+            weights=tuple(theta[:-3].tolist()),
+            log_votes=float(theta[-3]),
             unnamed=(float(theta[-2]), float(theta[-1])),
             covariance=tuple(map(tuple, posterior_covariance(patterns, self.shrinkage, theta).tolist())),
         )
@@ -183,15 +165,14 @@ class Jury:
         for rows in filter(len, (np.flatnonzero(~scored), np.flatnonzero(scored))):
             part = votes if len(rows) == len(votes) else votes.take(rows)
             with_scores = self.scored if scored[rows[0]] else None
-            yield rows, with_scores.utilities(part) if with_scores else self._utilities(part)
+            utilities = with_scores.utilities(part) if with_scores else self._utilities(part)
+            yield rows, ConfusedUtilities.of(utilities, part, self.confusion) if self.confusion else utilities
 
     def _utilities(self, votes: Votes) -> Utilities:
         if not self.weights:
-            raise FitError("the calibrator jury has not been fitted; call fit(labelled_votes) first")
+            raise FitError("the calibrator jury has not been fitted; call fit(labelled_votes) first", code="not-fitted")
         if len(votes.panel) != len(self.weights) - 1:
             raise _other_panel(len(self.weights) - 1, len(votes.panel))
-        if len(self.offsets) != len(self.classes):
-            raise DataError("the jury has other numbers of offsets and of their classes; fit again")
         return _weigh(votes, self)
 
     def _believed(self, utilities: Utilities) -> Places:
@@ -201,23 +182,26 @@ class Jury:
 
 
 @dataclass(frozen=True)
-class Prefixes:
+class AdaptiveJury:
     """A jury for each number of views that may have been asked: the calibrator of early stopping.
 
     The number of views asked is read off the votes: all up to the last that is not MISSING.
     """
 
-    name: ClassVar[str] = "prefixes"
+    name: ClassVar[str] = "adaptive-jury"
     juries: tuple[Jury, ...] = ()
     """For the first 0, 1 … S views of the panel."""
     ballot: Ballot = "vote"
-    companions: Companions | None = None
-    """How likely each unnamed label is, for all juries; None if all are equally likely."""
+    confusion: Confusion | None = None
+    """Which label hides behind which, after FEWEST_CONFUSED views: easy classes would stop so early that drift in them
+    went unnoticed. A jury that has its own uses that."""
 
     def fit(self, labelled: LabelledVotes) -> Self:
         """The juries fitted on pictures for which every view was asked."""
-        juries = fit_prefixes(labelled)
-        return replace(self, juries=juries, companions=juries[-1].with_companions(labelled, labelled).companions)
+        layouts = choose_layout(labelled, SHRINKAGE), choose_layout(labelled.under([]), SHRINKAGE)
+        layout = Layout.union(*layouts)
+        confusion = learn_confusion(labelled, lambda part: Jury()._fit(part, layout))
+        return replace(self, juries=fit_prefixes(labelled, layout), confusion=confusion)
 
     def predict(self, votes: Votes) -> Codes:
         """(n,): the most probable label by the jury for the views that were asked."""
@@ -259,19 +243,27 @@ class Prefixes:
         return scored
 
     def members(self) -> tuple[Jury, ...]:
-        """The juries, each with the common ballot and companions."""
-        return tuple(replace(jury, ballot=self.ballot, companions=self.companions) for jury in self.juries)
+        """The juries, each with the common ballot and confusion step."""
+        common = [self.confusion if len(jury.weights) > FEWEST_CONFUSED else None for jury in self.juries]
+        return tuple(
+            replace(jury, ballot=self.ballot, confusion=jury.confusion or step)
+            for jury, step in zip(self.juries, common, strict=True)
+        )
 
     def pooled(self, views: int) -> Jury:
         """The jury for views that are not the panel's, made from the one for as many views, or for all."""
         if not self.juries:
-            raise FitError("the calibrator prefixes has not been fitted; call fit(labelled_votes) first")
+            raise FitError(
+                "the calibrator adaptive-jury has not been fitted; call fit(labelled_votes) first", code="not-fitted"
+            )
         return self.members()[min(views, len(self.juries) - 1)].pooled(views)
 
     def _by_views_asked(self, votes: Votes) -> Iterator[tuple[Places, Jury, Votes]]:
         """The pictures with each number of views asked, the jury for it, and their votes under these views."""
         if not self.juries:
-            raise FitError("the calibrator prefixes has not been fitted; call fit(labelled_votes) first")
+            raise FitError(
+                "the calibrator adaptive-jury has not been fitted; call fit(labelled_votes) first", code="not-fitted"
+            )
         if len(votes.panel) != len(self.juries) - 1:
             raise _other_panel(len(self.juries) - 1, len(votes.panel))
         counts, juries = asked(votes), self.members()
@@ -285,29 +277,23 @@ def asked(votes: Votes) -> Places:
     return ((votes.views != MISSING) * np.arange(1, len(votes.panel) + 1)).max(axis=1, initial=0)
 
 
-def fit_prefixes(labelled: LabelledVotes) -> tuple[Jury, ...]:
-    """A jury for the first 0, 1 … S views of the panel.
-
-    They share the offsets chosen for the whole panel, and each fit starts from the one before. Juries of fewer than
-    FEWEST_FOR_OFFSETS views have no offsets: easy classes would stop so early that drift in them went unnoticed.
-    """
-    offsets = choose_offsets(labelled, tabulate(labelled), SHRINKAGE)
-    layouts = choose_layout(labelled, SHRINKAGE), choose_layout(labelled.under([]), SHRINKAGE)
-    layout = Layout.union(*layouts)
+def fit_prefixes(labelled: LabelledVotes, layout: Layout | None) -> tuple[Jury, ...]:
+    """A jury for the first 0, 1 … S views of the panel; each fit starts from the one before."""
     theta, juries = np.zeros(0), list[Jury]()
     for views in range(len(labelled.panel) + 1):
-        part, own = labelled.under(range(views)), offsets if views >= FEWEST_FOR_OFFSETS else Offsets()
-        patterns = tabulate(part, own)
-        start = widen(theta, len(own.classes)) if views > FEWEST_FOR_OFFSETS else None
-        theta = descend(patterns, SHRINKAGE, start=start)
+        part = labelled.under(range(views))
+        patterns = with_typical_weights(tabulate(part))
+        theta = descend(patterns, SHRINKAGE, start=widen(theta) if views else None)
         scored = fit_scored(part, SHRINKAGE, layout) if layout else None
-        juries.append(replace(Jury()._with_parameters(patterns, theta, own), scored=scored))
+        juries.append(replace(Jury()._with_parameters(patterns, theta), scored=scored))
     return tuple(juries)
 
 
 def _other_panel(fitted: int, given: int) -> DataError:
     known = f"the jury was fitted on {fitted} views"
-    return DataError(f"{known} and cannot judge votes of {given}; ask the same panel, or fit again")
+    return DataError(
+        f"{known} and cannot judge votes of {given}; ask the same panel, or fit again", code="votes-mismatch"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,29 +305,24 @@ class _LabelUtilities(Utilities):
     """(n, S + 1): the first column that names the same label."""
     log_votes: Floats
     """(n, S + 1): the log of a label's number of votes in the first column that names it, 0 in the others."""
-    groups: Places
-    """(n,): the place of the base label among the classes with an offset, otherwise −1."""
     silent: NDArray[np.bool_] | None
     """(n, S + 1, S + 1): whether the label of each column is one that each answer could not have been."""
 
     def labels(self) -> Codes:
         return np.column_stack([np.where(self._named(), self.codes, np.int32(MISSING)), self.last])
 
-    def slope(self, believed: Places) -> Floats:
-        share = softmax(self.rivals(believed))
+    def slope(self, believed: Places, rivals: Floats) -> Floats:
         asked = self.codes != MISSING
-        rivals = np.take_along_axis(share, np.where(asked, self.first, 0), axis=1) * asked
-        none, count = (believed == self.first.shape[1]) - share[:, -1], self._named().sum(axis=1)
-        votes = (self.first == believed[:, None]) - rivals
+        others = np.take_along_axis(rivals, np.where(asked, self.first, 0), axis=1) * asked
+        none, count = (believed == self.first.shape[1]) - rivals[:, -1], self._named().sum(axis=1)
+        votes = (self.first == believed[:, None]) - others
         if self.silent is not None:
-            votes = votes - np.einsum("nc,ncs->ns", share[:, :-1], self.silent)
+            votes = votes - np.einsum("nc,ncs->ns", rivals[:, :-1], self.silent)
             label = believed < self.first.shape[1]
             votes[label] += self.silent[label, believed[label]]
         more = np.column_stack([self.log_votes, np.zeros(len(believed))])
-        logs = more[np.arange(len(believed)), believed] - (share * more).sum(axis=1)
-        offsets = len(self.covariance) - votes.shape[1] - 3
-        own = (self.groups[:, None] == np.arange(offsets)) * ((believed == 0) - share[:, 0])[:, None]
-        return np.column_stack([votes, logs, own, none, -none / np.maximum(count, 1)])
+        logs = more[np.arange(len(believed)), believed] - (rivals * more).sum(axis=1)
+        return np.column_stack([votes, logs, none, none * dissent(count, self.first.shape[1])])
 
     def _named(self) -> NDArray[np.bool_]:
         return self.first == np.arange(self.first.shape[1])
@@ -364,12 +345,10 @@ def _weigh(votes: Votes, jury: Jury) -> _LabelUtilities:
     count = named.sum(axis=1)
     left = votes.classes - count
     share = np.log(np.maximum(left, 1) / (votes.classes - 1))
-    none = np.where(left > 0, share + jury.unnamed[0] - jury.unnamed[1] / np.maximum(count, 1), -np.inf)
-    groups = Offsets(jury.classes).of(votes.base)
-    sums[:, 0] += np.array([*jury.offsets, 0.0])[groups]
+    none = np.where(left > 0, share + jury.unnamed[0] + jury.unnamed[1] * dissent(count, width), -np.inf)
     scores = np.column_stack([np.where(named, sums + jury.log_votes * log_votes, -np.inf), none])
     last = only_left(codes, left, votes)
-    return _LabelUtilities(scores, np.array(jury.covariance), last, codes, first, log_votes, groups, silent)
+    return _LabelUtilities(scores, np.array(jury.covariance), last, codes, first, log_votes, silent)
 
 
 def joined_distribution(parts: Sequence[tuple[Places, Codes, Floats]], pictures: int, classes: int) -> Distribution:

@@ -2,7 +2,7 @@
 
 Votes and truths become `Patterns`: the options of each picture, their features, and which option is true. Pictures with
 the same pattern of agreement share one entry, and only named labels are options, so the arrays don't grow with the
-number of classes. The parameters are always in the order w₀, w_1 … w_S, γ, those of scores and classes, b₀, b₁.
+number of classes. The parameters are always in the order w₀, w_1 … w_S, γ, those of scores, b₀, b₁.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from looktwice.errors import DataError
 
 SHRINKAGE = 30.0
 """How strongly the views' weights are shrunk to their mean: few pictures give nearly equal weights, many give each view
-its own (experiments/tried.py compares other values)."""
+its own."""
 SATURATION = 1.0
 """The ridge penalty of γ, the weight of the log of a label's number of votes."""
 FLOOR = 0.01
@@ -31,10 +31,16 @@ AT_BOUND = 1e-9
 UNKNOWN = -1
 """Stands for the truth of a picture of which only some labels are known to be wrong."""
 FOLDS = 5
-STRENGTHS = (30.0, 10.0, 3.0)
-"""The ridge penalties of the offsets of classes that are tried."""
-PER_CLASS, MOST_CLASSES = 20, 50
-"""Labelled pictures that a base label needs for an offset, and the most labels that may have one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """A normal distribution of the parameters before any picture was seen."""
+
+    precision: Floats
+    """(p, p): the inverse of its covariance; not of full rank where it says nothing about some parameters."""
+    mean: Floats
+    """(p,)"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +51,8 @@ class Patterns:
     """
 
     options: Floats
-    """(r, S + 4): the features of each option: which answers name it and the log of their number, or 1 and −1/m."""
+    """(r, S + 4): the features of each option: which answers name it and the log of their number, or 1 and
+    −log((S + 1)/m)."""
     size: Floats
     """(r,): log of the share of K − 1 classes that an *unnamed class* stands for, 0 for other options."""
     starts: Places
@@ -59,7 +66,7 @@ class Patterns:
     views: int
     """S, the number of views that have a weight."""
     ridge: tuple[float, ...] = ()
-    """The ridge penalties of the parameters of scores and classes, which come before b₀; that of γ is SATURATION."""
+    """The ridge penalties of the parameters of scores, which come before b₀; that of γ is SATURATION."""
     none: tuple[tuple[float, float], tuple[float, float]] = ((-np.inf, np.inf), (-np.inf, np.inf))
     """The bounds of b₀ and b₁."""
     doubtful: Places = field(default_factory=lambda: np.zeros(0, np.intp))
@@ -68,6 +75,7 @@ class Patterns:
     """(m,): that option."""
     left: Floats = field(default_factory=lambda: np.zeros(0))
     """(m,): log of the share of it that may be true, below 0 where some labels of the unnamed class are ruled out."""
+    prior: Prior | None = None
 
     def bounds(self) -> tuple[Floats, Floats]:
         """(p,) twice: the lower and the upper bound of each parameter; weights of votes and γ are at least 0."""
@@ -77,14 +85,14 @@ class Patterns:
         return low, high
 
     def penalty(self, shrinkage: float) -> Floats:
-        """(p, p): the curvature of ½·shrinkage·Σ_s (w_s − mean w)² and of the ridge penalties."""
+        """(p, p): the curvature of ½·shrinkage·Σ_s (w_s − mean w)², of the ridge penalties and of the prior."""
         penalty = FLOOR * np.eye(self.options.shape[1])
         if self.views:
             centred = np.eye(self.views) - 1.0 / self.views
             penalty[1 : 1 + self.views, 1 : 1 + self.views] += shrinkage * centred
         log_votes = len(penalty) - 3 - self.views - len(self.ridge)  # 1, or 0 where the table has no column for γ
         ridge = [*[0.0] * (1 + self.views), *[SATURATION] * log_votes, *self.ridge, 0.0, 0.0]
-        return penalty + np.diag(ridge)
+        return penalty + np.diag(ridge) + (self.prior.precision if self.prior else 0.0)
 
     def scores(self, theta: Floats) -> Floats:
         """(r,): the score of each option."""
@@ -135,47 +143,26 @@ class Patterns:
         return sums
 
 
-@dataclass(frozen=True)
-class Offsets:
-    """Which base labels have an offset, and its ridge penalty."""
-
-    classes: tuple[int, ...] = ()
-    strength: float = STRENGTHS[0]
-
-    def ridge(self) -> tuple[float, ...]:
-        """The ridge penalty of each offset."""
-        return (self.strength,) * len(self.classes)
-
-    def of(self, base: Codes) -> Places:
-        """(n,): the place of each label among the classes, −1 for one that has no offset."""
-        if not self.classes:
-            return np.full(len(base), -1)
-        hit = base[:, None] == np.array(self.classes)
-        return np.where(hit.any(axis=1), hit.argmax(axis=1), -1)
-
-
-def tabulate(labelled: LabelledVotes, offsets: Offsets = Offsets()) -> Patterns:
+def tabulate(labelled: LabelledVotes) -> Patterns:
     """Votes and truths as the patterns that a fit works on."""
     labelled.check()
     codes = labelled.answers()
     width, silent = codes.shape[1], labelled.cannot_say(codes)
     bits = np.zeros((len(codes), 0), int) if silent is None else silent.reshape(len(codes), -1).astype(int)
-    rows, kind = _distinct(np.column_stack([first_named(codes), offsets.of(labelled.base), bits]))
-    rows, group, bits = rows[:, :width], rows[:, width], rows[:, width + 1 :]
+    rows, kind = _distinct(np.column_stack([first_named(codes), bits]))
+    rows, bits = rows[:, :width], rows[:, width:]
     named = rows == np.arange(width)
     count = named.sum(axis=1)
     choice = np.column_stack([named, count < labelled.classes])
     column = truth_columns(codes, labelled.truths)
     place = np.cumsum(choice.ravel()).reshape(choice.shape) - 1
     owner, options = _options(rows, choice, count, bits.reshape(len(rows), -1, width) if bits.size else None)
-    own = (group[owner][:, None] == np.arange(len(offsets.classes))) * options[:, :1]
-    options = np.column_stack([options[:, :-2], own, options[:, -2:]])
     starts = np.searchsorted(owner, np.arange(len(rows)))
     unnamed, most = options[:, -2] > 0, float(np.log(labelled.classes - 1))
     size = np.where(unnamed, np.log(np.maximum(labelled.classes - count, 1))[owner] - most, 0.0)
     others = np.where(column < codes.shape[1], 1, labelled.classes - count[kind])
     spread, limits = np.log(np.maximum(others, 1)), ((-np.inf, most), (0.0, np.inf))
-    patterns = Patterns(options, size, starts, owner, column, spread, len(labelled.panel), offsets.ridge(), limits)
+    patterns = Patterns(options, size, starts, owner, column, spread, len(labelled.panel), none=limits)
     return resolve_truths(patterns, labelled, codes, choice[kind], place[kind])
 
 
@@ -195,7 +182,10 @@ def resolve_truths(
     possible = np.where(doubtful, open_.any(axis=1), choice[rows, patterns.truth])
     if not possible.all():
         name, classes = labelled.names[int(possible.argmin())], labelled.classes
-        raise DataError(f"{name!r}: all {classes} classes were named, but its truth is another one; raise classes")
+        raise DataError(
+            f"{name!r}: all {classes} classes were named, but its truth is another one; raise classes",
+            code="votes-mismatch",
+        )
     picture, column = np.nonzero(open_ & doubtful[:, None])
     unnamed = column == named.shape[1]
     return replace(
@@ -222,8 +212,13 @@ def _options(rows: Places, choice: NDArray[np.bool_], count: Places, silent: Pla
         options[~other, :width] += silent[owner[~other], column[~other]]
     options[:, width] = np.log(np.maximum(options[:, :width].sum(axis=1), 1.0))
     options[other, width + 1] = 1.0
-    options[other, width + 2] = -1.0 / np.maximum(count[owner[other]], 1)
+    options[other, width + 2] = dissent(count[owner[other]], width)
     return owner, options
+
+
+def dissent(named: Places, answers: int) -> Floats:
+    """(n,): log(m / (S + 1)), where m labels were named by S + 1 answers: 0 at the most, if all answers differ."""
+    return np.log(np.maximum(named, 1) / answers)
 
 
 def truth_columns(codes: Codes, truths: Codes) -> Places:
@@ -258,31 +253,6 @@ def _distinct(first: Places) -> tuple[Places, Places]:
 def folds(pictures: int, parts: int = FOLDS, seed: int = 0) -> Places:
     """(n,): the fold of each picture, from 0; all folds are equally large, give or take one."""
     return np.random.default_rng(seed).permutation(pictures) % min(parts, pictures)
-
-
-def choose_offsets(labelled: LabelledVotes, patterns: Patterns, shrinkage: float) -> Offsets:
-    """The offsets of classes with the lowest log loss on held-out folds, or none if a jury without them is better.
-
-    Offsets tell unanimous pictures of different classes apart.
-    """
-    classes, fold = frequent_classes(labelled), folds(len(labelled))
-    if not classes:
-        return Offsets()
-    start = descend(patterns, shrinkage)
-    held = held_out_losses(patterns, fold, shrinkage, start)
-    tried = [Offsets(classes, strength) for strength in STRENGTHS]
-    table, start = tabulate(labelled, tried[0]), np.insert(start, -2, np.zeros(len(classes)))
-    tables = [replace(table, ridge=each.ridge()) for each in tried]
-    losses = [held_out_losses(each, fold, shrinkage, start) for each in tables]
-    best = int(np.argmin([each.sum() for each in losses]))
-    return tried[best] if losses[best].sum() < held.sum() else Offsets()
-
-
-def frequent_classes(votes: Votes) -> tuple[int, ...]:
-    """The base labels that enough pictures have, the most frequent first."""
-    known, counts = np.unique(votes.base[votes.base != MISSING], return_counts=True)
-    frequent = known[np.argsort(-counts, kind="stable")][: min(MOST_CLASSES, int((counts >= PER_CLASS).sum()))]
-    return tuple(frequent.tolist())
 
 
 def pays(gain: Floats) -> bool:
@@ -349,8 +319,11 @@ class Utilities(ABC):
         """(n, c + 1): each named label in one column, and the only unnamed one in the last; others are MISSING."""
 
     @abstractmethod
-    def slope(self, believed: Places) -> Floats:
-        """(n, p): how the log odds of the label in the believed column change with each parameter."""
+    def slope(self, believed: Places, rivals: Floats) -> Floats:
+        """(n, p): how the log odds of the label in the believed column change with each parameter.
+
+        `rivals`, (n, c + 1), are the probabilities of all other labels, of which one is true if it is not.
+        """
 
     def named(self) -> Floats:
         """(n, c + 1): the probabilities of the labels."""
@@ -384,9 +357,9 @@ def softmax(scores: Floats) -> Floats:
     return powers / powers.sum(axis=1, keepdims=True)
 
 
-def widen(theta: Floats, offsets: int = 0) -> Floats:
+def widen(theta: Floats) -> Floats:
     """The parameters with one more view at the end of the panel, which gets the mean weight of the others."""
-    end = len(theta) - 3 - offsets
+    end = len(theta) - 3
     weight = theta[1:end].mean() if end > 1 else theta[0] / 2
     return np.insert(theta, end, weight)
 
@@ -427,6 +400,8 @@ class PenalisedLoss:
     hits: Floats
     mass: Floats
     penalty: Floats
+    pull: Floats
+    """(p,): the gradient of the penalty at 0, by which a prior draws the parameters to its mean."""
 
     @classmethod
     def of(cls, patterns: Patterns, shrinkage: float, hits: Floats) -> PenalisedLoss:
@@ -435,7 +410,9 @@ class PenalisedLoss:
         sizes = np.bincount(patterns.owner)
         extra = mass / max(mass.sum(), 1.0)
         smooth = hits + (extra / sizes)[patterns.owner]
-        return cls(patterns, smooth, mass + extra, patterns.penalty(shrinkage))
+        prior, pull = patterns.prior, np.zeros(patterns.options.shape[1])
+        pull = prior.precision @ prior.mean if prior else pull
+        return cls(patterns, smooth, mass + extra, patterns.penalty(shrinkage), pull)
 
     def at(self, theta: Floats) -> tuple[float, Floats]:
         """The loss and its gradient."""
@@ -443,8 +420,8 @@ class PenalisedLoss:
         total = _log_totals(self.patterns, scores)
         weight = np.exp(scores - total[self.patterns.owner]) * self.mass[self.patterns.owner]
         drag = self.penalty @ theta
-        value = float(self.mass @ total - self.hits @ scores + theta @ drag / 2)
-        return value, np.einsum("rp,r->p", self.patterns.options, weight - self.hits) + drag
+        value = float(self.mass @ total - self.hits @ scores + theta @ (drag / 2 - self.pull))
+        return value, np.einsum("rp,r->p", self.patterns.options, weight - self.hits) + drag - self.pull
 
     def curvature(self, theta: Floats) -> Floats:
         """(p, p): the Hessian of the loss, which takes many times as long as the gradient."""

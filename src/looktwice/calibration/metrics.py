@@ -27,6 +27,8 @@ BINS = 15
 FLOOR = 1e-12
 """The least probability a logarithm is taken of; so no log loss exceeds −log(1e-12), about 27.6."""
 
+_CELLS = 2000
+"""Confidences that smooth ECE tells apart."""
 _BLOCK = 2**16
 """Row numbers of the resamples that are scored at once; what they take stays in the processor's cache."""
 
@@ -83,7 +85,7 @@ class Reliability:
 
 @dataclass(frozen=True)
 class RiskCoverage:
-    """What accepting every answer of at least `threshold` brings, one point for each distinct confidence.
+    """Coverage and risk of accepting every answer of at least `threshold`, one point for each distinct confidence.
 
     `coverage`, the share of pictures accepted, rises to 1 as `threshold` falls; `risk` is the share of wrong
     answers among the accepted.
@@ -99,12 +101,12 @@ def score(confidence: Floats, correct: Bools, brier: Floats, nll: Floats) -> Sco
 
     They come from the calibrator's full distribution, or from `brier_even_losses` and `nll_even_losses`.
     """
-    confidence, correct = _pictures(confidence, correct)
+    confidence, correct = checked(confidence, correct)
     brier, nll = _losses("brier", brier, len(correct)), _losses("nll", nll, len(correct))
     levels = _levels(confidence, correct)
     return Scores(
         accuracy=float(correct.mean()),
-        ece=float(_ece(levels, BINS)),
+        ece=float(_ece(levels, _equal_width(levels, BINS))),
         auroc=_or_none(_auroc(levels)),
         aurc=float(_aurc(levels, _harmonic(len(correct)))),
         brier=float(brier.mean()),
@@ -115,7 +117,7 @@ def score(confidence: Floats, correct: Bools, brier: Floats, nll: Floats) -> Sco
 
 def accuracy(confidence: Floats, correct: Bools) -> float:
     """Share of right answers, in [0, 1]."""
-    return float(_pictures(confidence, correct)[1].mean())
+    return float(checked(confidence, correct)[1].mean())
 
 
 def ece(confidence: Floats, correct: Bools, bins: int = BINS) -> float:
@@ -123,12 +125,61 @@ def ece(confidence: Floats, correct: Bools, bins: int = BINS) -> float:
 
     A confidence of zero falls into the first bin.
     """
-    return float(_ece(_levels(*_pictures(confidence, correct)), bins))
+    levels = _levels(*checked(confidence, correct))
+    return float(_ece(levels, _equal_width(levels, bins)))
+
+
+def ece_equal_mass(confidence: Floats, correct: Bools, bins: int = BINS) -> float:
+    """The ECE in [0, 1] over bins of as many pictures each (adaptive ECE); equal confidences share a bin."""
+    levels = _levels(*checked(confidence, correct))
+    return float(_ece(levels, _equal_mass(levels, bins)))
+
+
+def ece_debiased(confidence: Floats, correct: Bools, bins: int = BINS) -> float:
+    """Root mean square calibration error in [0, 1] over bins of as many pictures each, less what chance adds.
+
+    The squared gap of a bin is reduced by the variance of its accuracy (Kumar, Liang and Ma, 2019), so that a
+    calibrated confidence has a mean square of 0 however few the pictures; a negative one counts as 0.
+    """
+    levels = _levels(*checked(confidence, correct))
+    ends = _equal_mass(levels, bins)
+    count, right, claimed = (_sums(each, ends) for each in (levels.total, levels.right, levels.value * levels.total))
+    some = count > 1
+    count, right, claimed = count[some], right[some], claimed[some]
+    squares = ((right - claimed) ** 2 - right * (count - right) / (count - 1)) / count
+    return math.sqrt(max(0.0, float(squares.sum()) / levels.pictures))
+
+
+def ece_classwise(probabilities: Floats, truths: Counts, bins: int = BINS) -> float:
+    """Mean over the K classes of the ECE of a class's probability, in [0, 1]; (n, K) and the true classes, (n,)."""
+    table, truths = np.asarray(probabilities, np.float64), np.asarray(truths)
+    if table.ndim != 2 or len(table) != len(truths):
+        raise DataError(f"probabilities have shape {table.shape} for {len(truths)} truths; give (pictures, classes)")
+    return float(np.mean([ece(chance, truths == c, bins) for c, chance in enumerate(table.T)]))
+
+
+def ece_smooth(confidence: Floats, correct: Bools) -> float:
+    """Smooth ECE in [0, 1], without bins (Błasiok and Nakkiran, 2023).
+
+    The gaps between claim and truth are smoothed over confidences by a Gaussian, reflected at 0 and 1, whose width is
+    the error itself; confidences are rounded to 1/2000.
+    """
+    from scipy.ndimage import gaussian_filter1d
+    from scipy.optimize import brentq
+
+    confidence, correct = checked(confidence, correct)
+    cell = np.minimum((confidence * _CELLS).astype(np.intp), _CELLS - 1)
+    gaps = np.bincount(cell, correct - confidence, _CELLS) / len(correct)
+
+    def excess(width: float) -> float:
+        return float(np.abs(gaussian_filter1d(gaps, width * _CELLS, mode="reflect")).sum()) - width
+
+    return float(brentq(excess, 1 / _CELLS, 1.001, xtol=1e-6)) if excess(1 / _CELLS) > 0 else 0.0
 
 
 def brier_top(confidence: Floats, correct: Bools) -> float:
     """Top-label Brier score, in [0, 1]: mean of (confidence − correct)²."""
-    return float(_brier_top_losses(*_pictures(confidence, correct)).mean())
+    return float(_brier_top_losses(*checked(confidence, correct)).mean())
 
 
 def brier_even(confidence: Floats, correct: Bools, classes: int) -> float:
@@ -138,7 +189,7 @@ def brier_even(confidence: Floats, correct: Bools, classes: int) -> float:
 
 def brier_even_losses(confidence: Floats, correct: Bools, classes: int) -> Floats:
     """Σ_c (p_c − y_c)² of each picture, (n,), in [0, 2], with the rest of the mass spread evenly."""
-    confidence, correct = _pictures(confidence, correct)
+    confidence, correct = checked(confidence, correct)
     rest = _rest(confidence, classes)
     right = (1 - confidence) ** 2 + (classes - 1) * rest**2
     wrong = confidence**2 + (1 - rest) ** 2 + (classes - 2) * rest**2
@@ -155,7 +206,7 @@ def nll_even_losses(confidence: Floats, correct: Bools, classes: int) -> Floats:
 
     Probabilities below 1e-12 count as 1e-12, so that one certain mistake does not make the mean infinite.
     """
-    confidence, correct = _pictures(confidence, correct)
+    confidence, correct = checked(confidence, correct)
     truth = np.where(correct, confidence, _rest(confidence, classes))
     return np.abs(np.log(np.maximum(truth, FLOOR)))
 
@@ -165,7 +216,7 @@ def auroc(confidence: Floats, correct: Bools) -> float | None:
 
     0.5 for a constant confidence, None if all answers are right or all are wrong.
     """
-    return _or_none(_auroc(_levels(*_pictures(confidence, correct))))
+    return _or_none(_auroc(_levels(*checked(confidence, correct))))
 
 
 def aurc(confidence: Floats, correct: Bools) -> float:
@@ -174,7 +225,12 @@ def aurc(confidence: Floats, correct: Bools) -> float:
 
     Ties are averaged over all their orders, so a constant confidence gives the error rate.
     """
-    return float(_aurc(_levels(*_pictures(confidence, correct)), _harmonic(len(confidence))))
+    return float(_aurc(_levels(*checked(confidence, correct)), _harmonic(len(confidence))))
+
+
+def e_aurc(confidence: Floats, correct: Bools) -> float:
+    """Excess AURC, in [0, 1]: the AURC less that of the same answers with all right ones ranked first."""
+    return aurc(confidence, correct) - aurc(np.asarray(correct, np.float64), correct)
 
 
 def accuracy_at_coverage(confidence: Floats, correct: Bools, coverage: float) -> float:
@@ -182,9 +238,11 @@ def accuracy_at_coverage(confidence: Floats, correct: Bools, coverage: float) ->
 
     Where ties straddle the cut, the mean over all their orders.
     """
-    levels = _levels(*_pictures(confidence, correct))
+    levels = _levels(*checked(confidence, correct))
     if not 0 < coverage <= 1:
-        raise DataError(f"coverage is {coverage}; give a share of the pictures above 0 and up to 1")
+        raise DataError(
+            f"coverage is {coverage}; give a share of the pictures above 0 and up to 1", code="option-invalid"
+        )
     # 0.07 · 100 is a little more than 7 in floating point and must not become 8.
     kept = max(1, math.ceil(coverage * levels.pictures - 1e-9))
     right, total = levels.right[::-1], levels.total[::-1]
@@ -194,7 +252,7 @@ def accuracy_at_coverage(confidence: Floats, correct: Bools, coverage: float) ->
 
 def reliability(confidence: Floats, correct: Bools, bins: int = BINS) -> Reliability:
     """Claimed against real accuracy in equal-width bins (lo, hi], with 95 % Wilson intervals."""
-    levels = _levels(*_pictures(confidence, correct))
+    levels = _levels(*checked(confidence, correct))
     ends = _equal_width(levels, bins)
     count, right, claimed = (_sums(each, ends) for each in (levels.total, levels.right, levels.value * levels.total))
     some = np.where(count > 0, count, np.nan)
@@ -204,7 +262,7 @@ def reliability(confidence: Floats, correct: Bools, bins: int = BINS) -> Reliabi
 
 def risk_coverage(confidence: Floats, correct: Bools) -> RiskCoverage:
     """Risk and coverage at every threshold that makes a difference, the strictest first."""
-    levels = _levels(*_pictures(confidence, correct))
+    levels = _levels(*checked(confidence, correct))
     kept, wrong = np.cumsum(levels.total[::-1]), np.cumsum(levels.wrong[::-1])
     return RiskCoverage(kept / levels.pictures, wrong / kept, levels.value[::-1].copy())
 
@@ -216,7 +274,9 @@ def draws(pictures: int, resamples: int, seed: int) -> Iterator[Counts]:
     can be compared pair by pair.
     """
     if resamples < 1:
-        raise DataError(f"{resamples} resamples give no interval; ask for 1 or more, such as 1000")
+        raise DataError(
+            f"{resamples} resamples give no interval; ask for 1 or more, such as 1000", code="option-invalid"
+        )
     rng = np.random.default_rng(seed)
     block = max(1, _BLOCK // pictures)
     for start in range(0, resamples, block):
@@ -233,7 +293,7 @@ def bootstrap(
     A resample without a right or without a wrong answer says nothing about AUROC and is left out of its interval;
     AUROC has none if that befalls more than half of them. Memory grows with the pictures, not the resamples.
     """
-    confidence, correct = _pictures(confidence, correct)
+    confidence, correct = checked(confidence, correct)
     brier, nll = _losses("brier", brier, len(correct)), _losses("nll", nll, len(correct))
     value, place = np.unique(confidence, return_inverse=True)
     levels = len(value)
@@ -245,7 +305,7 @@ def bootstrap(
         counts = np.bincount((cell[rows] + tables).ravel(), minlength=2 * levels * len(rows))
         wrong, right = np.moveaxis(counts.reshape(len(rows), 2, levels), 1, 0)
         drawn = _Levels(value, right, wrong, len(correct))
-        ranks = (_ece(drawn, BINS), _auroc(drawn), _aurc(drawn, harmonic))
+        ranks = (_ece(drawn, _equal_width(drawn, BINS)), _auroc(drawn), _aurc(drawn, harmonic))
         found.append(np.stack([correct[rows].mean(axis=1), *ranks, *(loss[rows].mean(axis=1) for loss in losses)]))
     accuracies, eces, aurocs, aurcs, *means = np.concatenate(found, axis=1)
     off, (low, high) = ece(confidence, correct), _middle(eces)
@@ -281,9 +341,9 @@ def wilson(k: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple[Floats, Flo
 
     k, n = np.asarray(k, dtype=np.float64), np.asarray(n, dtype=np.float64)
     if not np.all((k >= 0) & (k <= n) & np.isfinite(n)):
-        raise DataError(f"k = {k} of n = {n} is not a share; give counts with 0 ≤ k ≤ n")
+        raise DataError(f"k = {k} of n = {n} is not a share; give counts with 0 ≤ k ≤ n", code="option-invalid")
     if not 0 < level < 1:
-        raise DataError(f"level is {level}; give a share between 0 and 1, such as 0.95")
+        raise DataError(f"level is {level}; give a share between 0 and 1, such as 0.95", code="option-invalid")
     z = -ndtri((1 - level) / 2)
     middle = (k + z**2 / 2) / (n + z**2)
     half = z * np.sqrt(k * (n - k) / np.maximum(n, 1) + z**2 / 4) / (n + z**2)
@@ -291,71 +351,14 @@ def wilson(k: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple[Floats, Flo
     return np.where(k == 0, 0.0, low), np.where(k == n, 1.0, high)  # exact at the ends that are known
 
 
-LEAST_POWERED = 50
-"""Labels below which prediction-powered intervals are refused."""
-PLAIN_LABELS = 10
-"""Labels that the plain variance counts for in the variance of a prediction-powered accuracy."""
-
-
-class Powered(NamedTuple):
-    """A share with the ends of its interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-def check_powered(labels: int, others: int) -> None:
-    """Refuse a prediction-powered accuracy of so few labelled, or other, pictures."""
-    if min(labels, others) < LEAST_POWERED:
-        counts = f"{labels} labelled and {others} other pictures"
-        raise DataError(f"{counts} are too few for a prediction-powered accuracy; give {LEAST_POWERED} of each")
-
-
-def prediction_powered(correct: Bools, confidence: Floats, unlabelled: Floats, level: float = 0.95) -> Powered:
-    """The accuracy, from answers of which it is known whether they are right and the confidences of others.
-
-    The confidences are no labels, but tell whether chance drew easy pictures to be labelled: the mean of `correct` is
-    moved by how much surer, or less sure, the `unlabelled` answers are, as far as confidence has gone with being right
-    (prediction-powered inference with the power that has the least variance; without any bias, also if the confidences
-    are wrong). The interval is Wilson's at the number of labels that would tell as much. The power is learned from the
-    same labels, so each residual is that of a power learned without it (jackknife), the quantile is Student's, and the
-    variance is shrunk towards that of labels alone. Fewer than `LEAST_POWERED` labels are refused.
-
-    >>> correct, confidence = np.arange(100) < 80, np.where(np.arange(100) < 80, 0.9, 0.4)
-    >>> tuple(round(x, 3) for x in prediction_powered(correct, confidence, np.full(5000, 0.85)))
-    (0.85, 0.805, 0.886)
-    """
-    from scipy.special import ndtri, stdtrit
-
-    confidence, correct = _pictures(confidence, correct)
-    unlabelled = np.asarray(unlabelled, dtype=np.float64)
-    labels, others = len(correct), len(unlabelled)
-    check_powered(labels, others)
-    away = confidence - confidence.mean()
-    spread = np.concatenate([confidence, unlabelled]).var()
-    together = float(np.cov(correct, confidence)[0, 1])
-    power = float(np.clip(together / spread / (1.0 + labels / others), 0.0, 1.0)) if spread > 0 else 0.0
-    value = float(np.clip(correct.mean() + power * (unlabelled.mean() - confidence.mean()), 0.0, 1.0))
-    leverage = 1.0 / labels + away**2 / max(float(away @ away), 1e-12)
-    residual = (correct - correct.mean() - power * away) / np.maximum(1.0 - leverage, 1e-6)
-    variance = float(residual @ residual) / labels**2 + power**2 * unlabelled.var(ddof=1) / others
-    plain = (correct.sum() + 1.0) * (labels - correct.sum() + 1.0) / (labels + 2.0) ** 2
-    variance = (labels * variance + PLAIN_LABELS * plain / labels) / (labels + PLAIN_LABELS)
-    tail = (1 - level) / 2
-    worth = plain / variance * (ndtri(tail) / stdtrit(labels - 2, tail)) ** 2
-    low, high = wilson(value * worth, worth, level)
-    return Powered(value, float(low), float(high))
-
-
-def _pictures(confidence: Floats, correct: Bools) -> tuple[Floats, Bools]:
-    """Both as arrays, once they are known to be fit for scoring."""
+def checked(confidence: Floats, correct: Bools) -> tuple[Floats, Bools]:
+    """Both as arrays, after a check that they can be scored."""
     confidence, correct = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
     if confidence.ndim != 1 or confidence.shape != correct.shape:
         shapes = f"confidence has shape {confidence.shape} and correct {correct.shape}"
         raise DataError(f"{shapes}; give one of each for every picture")
     if not len(confidence):
-        raise DataError("there are no pictures to score; give at least one")
+        raise DataError("there are no pictures to score; give at least one", code="pictures-none")
     if correct.dtype != np.bool_:
         raise DataError(f"correct has type {correct.dtype}; give true or false, such as answers == truths")
     bad = np.flatnonzero(~((confidence >= 0) & (confidence <= 1)))
@@ -378,7 +381,7 @@ def _losses(name: str, losses: Floats, pictures: int) -> Floats:
 def _rest(confidence: Floats, classes: int) -> Floats:
     """Probability of each class other than the answer."""
     if classes < 2:
-        raise DataError(f"{classes} classes leave nothing to be wrong about; give 2 or more")
+        raise DataError(f"{classes} classes leave nothing to be wrong about; give 2 or more", code="option-invalid")
     return (1 - confidence) / (classes - 1)
 
 
@@ -411,7 +414,7 @@ def _levels(confidence: Floats, correct: Bools) -> _Levels:
 
 def _edges(bins: int) -> Floats:
     if bins < 1:
-        raise DataError(f"{bins} bins hold nothing; give 1 or more")
+        raise DataError(f"{bins} bins hold nothing; give 1 or more", code="option-invalid")
     # k/bins is the nearest float to each edge, so shares of votes such as 9/15 lie on their edge and not beside
     # it; linspace does not promise that.
     return np.arange(bins + 1) / bins
@@ -420,6 +423,12 @@ def _edges(bins: int) -> Floats:
 def _equal_width(levels: _Levels, bins: int) -> Counts:
     """Where each bin (lo, hi] ends among the levels."""
     return np.searchsorted(levels.value, _edges(bins)[1:], side="right")
+
+
+def _equal_mass(levels: _Levels, bins: int) -> Counts:
+    """Where each bin ends among the levels if all have as many pictures, as far as ties allow."""
+    pictures_before = np.ceil(_edges(bins)[1:] * levels.pictures - 1e-9)
+    return np.searchsorted(np.cumsum(levels.total), pictures_before) + 1
 
 
 def _sums(amount: Counts | Floats, ends: Counts) -> Floats:
@@ -431,8 +440,8 @@ def _sums(amount: Counts | Floats, ends: Counts) -> Floats:
     return sums
 
 
-def _ece(levels: _Levels, bins: int) -> Floats:
-    gaps = _sums(levels.right - levels.value * levels.total, _equal_width(levels, bins))
+def _ece(levels: _Levels, ends: Counts) -> Floats:
+    gaps = _sums(levels.right - levels.value * levels.total, ends)
     return np.abs(gaps).sum(axis=-1) / levels.pictures
 
 

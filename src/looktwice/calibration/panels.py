@@ -1,9 +1,9 @@
-"""Which views to ask, and how many: a plan for a paid pilot, a choice from its votes, and where to stop. Pure.
+"""Which views to ask: what a panel is worth, and a choice from the votes of a pilot. Pure.
 
 A view is worth what it adds to those already chosen, so panels grow greedily by the log loss (or the Brier score) of
 juries. These have one weight for all views: which views are asked matters more than how each is weighed, and four
 parameters are learned from few pictures. At its maximum likelihood a jury's log loss is what it expects to lose itself,
-so it varies less from sample to sample than its Brier score (experiments/tried.py compares what either chooses).
+so it varies less from sample to sample than its Brier score.
 
 With few labelled pictures many panels are equally good, and the luckiest of them looks better than it is: there a
 chosen panel has to beat the general one on pictures that took no part in choosing it, and clearly. With many it need
@@ -24,95 +24,13 @@ from looktwice.calibration.logit import Patterns
 from looktwice.calibration.scales import Scale
 from looktwice.calibration.scored import Layout
 from looktwice.calibration.votes import Floats, LabelledVotes, Places
-from looktwice.errors import FitError
 
-FEWEST = 200
-"""Labelled pictures below which nothing is chosen."""
-SPARE = (4, 2, 0)
-"""Candidates of the last rung beyond the views that the panel may have: as many as the price allows."""
-EARLY = 0.5
-"""The share of the pilot pictures in all rungs but the last, where the price allows it."""
-LEAST = 0.2
-"""The least such share."""
-KEPT = 0.9
-"""The share of the whole gain that the knee of a curve has."""
 SUFFICES = 1.02
 """How much larger the Brier score of one query may be than that of the whole panel for it to be enough."""
 MANY = 200
 """Pilot pictures from which on what they choose was about as good as the general panel, or better, on new pictures."""
 ROUNDS = 3
 """Parts of the pilot pictures that judge panels chosen on the others."""
-
-
-@dataclass(frozen=True)
-class Rung:
-    """A rung of the pilot: the numbers of pictures and of candidate views."""
-
-    pictures: int
-    views: int
-
-    def queries(self) -> int:
-        return self.pictures * (1 + self.views)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A pilot on part of the labelled pictures, whose candidates get fewer from rung to rung, and then the rest."""
-
-    rungs: tuple[Rung, ...]
-    rest: int
-    """Pictures that take no part in choosing; they are asked about under the chosen panel."""
-    longest: int
-    """The most views that the panel may have."""
-
-    def pilot(self) -> int:
-        """Pictures on which the panel is chosen."""
-        return sum(rung.pictures for rung in self.rungs)
-
-    def pilot_queries(self) -> int:
-        """What choosing costs."""
-        return sum(rung.queries() for rung in self.rungs)
-
-    def everything(self) -> int:
-        """What it would cost to ask every candidate about every pilot picture."""
-        return self.pilot() * (1 + self.rungs[0].views)
-
-    def queries(self) -> int:
-        """The most that choosing and fitting cost together."""
-        return self.pilot_queries() + self.rest * (1 + self.longest)
-
-
-def plan(pictures: int, candidates: int, longest: int, budget: int | None = None) -> Plan:
-    """A pilot on half of the pictures by successive halving, at most at half the price of asking everything.
-
-    `longest` is the most views of a panel, `budget` the most queries of all; the pilot shrinks to keep it.
-    """
-    if pictures < FEWEST:
-        raise FitError(f"{pictures} labelled pictures are too few to choose views; give {FEWEST}, or fit as it is")
-    for pilot in range(pictures // 2, FEWEST // 2 - 1, -10):
-        found = _plan(pilot, pictures - pilot, candidates, longest)
-        if budget is None or found.queries() <= budget:
-            return found
-    least = _plan(FEWEST // 2, pictures - FEWEST // 2, candidates, longest).queries()
-    raise FitError(f"a budget of {budget} queries is too small to choose views; {least} are needed, or fit as it is")
-
-
-def _plan(pilot: int, rest: int, candidates: int, longest: int) -> Plan:
-    """Every rung has half the candidates of the one before it; all but the last have equally many pictures."""
-    for last in (min(candidates, longest + spare) for spare in SPARE):
-        early = [candidates]
-        while early[-1] // 2 > last:
-            early.append(early[-1] // 2)
-        spare = (candidates + 1) / 2 - (last + 1)
-        share = min(EARLY, spare / (sum(early) / len(early) - last or 1))
-        if share >= LEAST:
-            few = math.floor(pilot * share / len(early))
-            rungs = (*(Rung(few, views) for views in early), Rung(pilot - few * len(early), last))
-            return Plan(rungs, rest, longest)
-    raise FitError(
-        f"panels of {longest} views cannot be chosen from {candidates} for half the price of asking all; lower "
-        "--max-queries"
-    )
 
 
 # What a panel is worth ---------------------------------------------------------------------------------------------
@@ -192,7 +110,7 @@ def held_out(labelled: LabelledVotes, fold: Places, loss: Loss = log_loss) -> Fl
 
 
 def lost(labelled: LabelledVotes, loss: Loss = log_loss) -> float:
-    """What a jury with one weight for all views loses on the pictures it was fitted on, in all.
+    """The training loss of a jury with one weight for all views, summed over pictures.
 
     It has a few parameters for any panel, so comparing panels needs no held-out folds.
     """
@@ -212,18 +130,6 @@ def grow(labelled: LabelledVotes, longest: int, loss: Loss = log_loss) -> list[i
 # Choosing ----------------------------------------------------------------------------------------------------------
 
 
-def survivors(labelled: LabelledVotes, keep: Sequence[int], count: int, loss: Loss = log_loss) -> list[int]:
-    """The `count` columns that go on to the next rung: those of `keep`, and those that tell most, in their order."""
-    ranked = [column for column in rank(labelled, loss) if column not in keep]
-    return sorted([*keep, *ranked[: max(0, count - len(keep))]])
-
-
-def rank(labelled: LabelledVotes, loss: Loss = log_loss) -> list[int]:
-    """All columns, the one first whose jury with the base label alone loses least."""
-    losses = [lost(labelled.under([column]), loss) for column in range(len(labelled.panel))]
-    return np.argsort(losses, kind="stable").tolist()
-
-
 @dataclass(frozen=True)
 class Gain:
     """By how much a chosen panel's loss is below the general one's, on pictures it was not chosen on."""
@@ -240,7 +146,7 @@ class Gain:
 
 
 def gain(labelled: LabelledVotes, general: Sequence[int], longest: int, loss: Loss = log_loss) -> Gain:
-    """What choosing is worth: on each third of the pictures, with panel and weights learned on the others."""
+    """The gain of choosing: on each third of the pictures, with panel and weights fitted on the others."""
     fold = logit.folds(len(labelled), ROUNDS, seed=1)
     gaps = np.zeros(len(labelled))
     for part in range(ROUNDS):
@@ -260,17 +166,3 @@ def choose(
     """
     found = gain(labelled, general, longest, loss)
     return (grow(labelled, longest, loss) if found.convincing() else list(general[:longest])), found
-
-
-def suffices(alone: Floats, asked: Floats) -> bool:
-    """Whether one query with its score is enough, by the Brier scores of the same pictures without and with views.
-
-    It is, unless its mean is larger by more than SUFFICES allows, and by more than a standard error.
-    """
-    return bool(alone.mean() <= SUFFICES * asked.mean()) or not logit.pays(alone - asked)
-
-
-def knee(losses: Sequence[float]) -> int:
-    """The fewest views that bring most of what the best prefix brings; losses are means after 0, 1 … views."""
-    fallen = losses[0] - np.array(losses)
-    return int((fallen >= KEPT * fallen.max()).argmax())

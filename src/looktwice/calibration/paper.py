@@ -1,4 +1,4 @@
-"""The paper's calibrators: Equation 3 (Gaussian noise) and Equation 5 (noise learned on an open model).
+"""The paper's calibrators: Equation 3 (Gaussian noise) and Equation 6 (noise learned on an open model).
 
 Letters follow the paper: A is the label that is judged, p_A the share of views that say A, F_n the cumulative of the
 noise that views make in the latent space.
@@ -32,7 +32,7 @@ class Naive(ShareCalibrator):
 
     name: ClassVar[str] = "naive"
 
-    def _learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
+    def learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
         return self
 
     def curve(self, share: Floats) -> Floats:
@@ -50,9 +50,11 @@ class MarginCalibrator(ShareCalibrator):
 
     def __post_init__(self) -> None:
         if any(not 0 < a < np.inf for a in (*self.grid, *([] if self.a is None else [self.a]))):
-            raise FitError(f"a and its grid must be positive and finite, not {self.a} in {self.grid}")
+            raise FitError(
+                f"a and its grid must be positive and finite, not {self.a} in {self.grid}", code="option-invalid"
+            )
 
-    def _learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
+    def learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
         def loss(a: float) -> float:
             confidence = replace(self, a=a).curve(share)
             if self.objective == "ece":
@@ -90,7 +92,7 @@ class Gaussian(MarginCalibrator):
 
 @dataclass(frozen=True)
 class Transfer(MarginCalibrator):
-    """σ(−a · F_n⁻¹(1 − p_A)), the paper's Equation 5, with a cumulative F_n learned on an open model."""
+    """σ(−a · F_n⁻¹(1 − p_A)), the paper's Equation 6, with a cumulative F_n learned on an open model."""
 
     name: ClassVar[str] = "transfer"
     noise: Cumulative = field(kw_only=True)
@@ -124,9 +126,14 @@ class Cumulative:
     def __post_init__(self) -> None:
         x, f = np.array(self.x), np.array(self.f)
         if len(x) < 2 or x.shape != f.shape or not np.isfinite(x).all() or not np.isfinite(f).all():
-            raise DataError("a cumulative needs at least two finite points and a value for each")
+            raise DataError(
+                "a cumulative needs at least two finite points and a value for each", code="calibrator-malformed"
+            )
         if (np.diff(x) <= 0).any() or (np.diff(f) < 0).any() or f[0] < 0 or f[-1] > 1 or f[0] == f[-1]:
-            raise DataError("a cumulative rises: points strictly, values within [0, 1] and not all the same")
+            raise DataError(
+                "a cumulative rises: points strictly, values within [0, 1] and not all the same",
+                code="calibrator-malformed",
+            )
 
     @classmethod
     def of(cls, samples: Sequence[float] | Floats, points: int = 1001) -> Cumulative:

@@ -1,35 +1,193 @@
-"""Which confidences to accept so that a guarantee about the accepted answers holds, and how many labels it takes."""
+"""Which confidences to accept so that claims about the accepted answers hold, and how many labels that takes.
+
+Everything here is about arrays with one entry for each labelled answer: its confidence, the label that was predicted,
+and the true one. For a tag the labels are *present* and *absent*.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from looktwice.calibration.votes import Bools, Counts, Floats
 from looktwice.errors import DataError
 
+ANY = "*"
+"""Stands for every label that has no claim of its own."""
+NEVER = math.inf
+"""The threshold when nothing may be accepted: no confidence reaches it."""
 STARTS = (0.25, 1.0, 2.0)
 """Thresholds that `threshold` tries on their own account, as multiples of the allowed error below 1; and zero."""
-
 STEPS = 16
 """How many thresholds it tries between an allowed error and its double."""
-
 UNSEEN = 1
-"""Wrong answers that it counts beyond those that were seen."""
+"""Wrong answers that are counted beyond those that were seen: answers are judged by folds, and the calibrator that
+decides later differs slightly from those of the folds."""
+SHARES = {"max_error": 0.02, "max_miss": 0.02, "level": 0.95, "coverage": 0.9, "power": 0.8, "alpha": 0.01}
 
-SHARES = {"max_error": 0.02, "level": 0.95, "coverage": 0.9, "power": 0.8, "alpha": 0.01}
+Basis = Literal["guarantee", "estimate"]
+"""What a threshold rests on: a claim that holds at its level, or what is expected from held-out answers."""
 
 
-def threshold(confidence: Floats, correct: Bools, max_error: float, level: float = 0.95) -> float | None:
+class Answers(NamedTuple):
+    """Labelled answers, each judged by a calibrator that has not seen it."""
+
+    confidence: Floats
+    predicted: NDArray[np.generic]
+    truth: NDArray[np.generic]
+
+    @classmethod
+    def unnamed(cls, confidence: Floats, correct: Bools) -> Self:
+        """The same where it is only known which answers are right; nothing can be claimed by label."""
+        return cls(confidence, np.zeros(len(correct), np.int64), np.where(correct, 0, 1))
+
+    @property
+    def correct(self) -> Bools:
+        """(n,): whether each answer is right."""
+        return np.asarray(self.predicted == self.truth, bool)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A bound on how often accepted answers are wrong, or how often a class is missed."""
+
+    bound: float
+    label: str = ANY
+    """The label it is about; ANY for all that have no claim of the same kind."""
+    kind: Literal["error", "miss"] = "error"
+    """`error`: of the accepted answers that say the label, at most this share is wrong. `miss`: of the pictures whose
+    truth is the label, at most this share is accepted as something else."""
+
+    def sentence(self) -> str:
+        """The claim in words.
+
+        >>> Claim(0.05).sentence()
+        'at most 5 % of the accepted answers are wrong'
+        >>> Claim(0.02, "unsafe", "miss").sentence()
+        'at most 2 % of what is truly unsafe is accepted as something else'
+        """
+        share = f"at most {100 * self.bound:.3g} %"
+        if self.kind == "miss":
+            return f"{share} of what is truly {self.label} is accepted as something else"
+        which = "" if self.label == ANY else f" that say {self.label}"
+        return f"{share} of the accepted answers{which} are wrong"
+
+    def option(self) -> list[str]:
+        """The claim as an option of the command line."""
+        value = f"{self.bound:.10g}" if self.label == ANY else f"{self.label}={self.bound:.10g}"
+        return [f"--max-{self.kind}", value]
+
+
+def claims(
+    max_error: float | Mapping[str, float] | None = None, max_miss: Mapping[str, float] | None = None
+) -> tuple[Claim, ...]:
+    """The claims that are made together; an allowed error that is a number is one for all labels."""
+    errors = {} if max_error is None else max_error if isinstance(max_error, Mapping) else {ANY: max_error}
+    found = [Claim(bound, label) for label, bound in errors.items()]
+    found += [Claim(bound, label, "miss") for label, bound in (max_miss or {}).items()]
+    for claim in found:
+        check_share(f"max_{claim.kind}", claim.bound)
+        if claim.kind == "miss" and claim.label == ANY:
+            raise DataError("max_miss is about one class; name it, such as unsafe=0.02", code="option-invalid")
+    return tuple(found)
+
+
+def level_of_each(level: float, claims: int) -> float:
+    """The level at which each of several claims is tested, so that all of them hold at `level` (Bonferroni)."""
+    check_share("level", level)
+    return 1.0 - (1.0 - level) / max(claims, 1)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The least confidence to accept, by the label that is predicted."""
+
+    by_label: Mapping[str, float]
+    """ANY is for every other label; NEVER where nothing may be accepted."""
+    basis: Basis = "guarantee"
+    claims: tuple[Claim, ...] = ()
+    """What it is to achieve."""
+
+    def of(self, label: str) -> float:
+        """The least confidence at which this label is accepted."""
+        return self.by_label.get(label, self.by_label[ANY])
+
+    @property
+    def least(self) -> float:
+        """The least of them: NEVER where no answer can be accepted."""
+        return min(self.by_label.values())
+
+
+def thresholds(claims: Sequence[Claim], answers: Answers, level: float, basis: Basis = "guarantee") -> Thresholds:
+    """The thresholds at which all claims hold together at `level`, or are expected to hold.
+
+    The misses of a class bound every other label; the errors of a label then choose among the thresholds above that.
+    Where errors are bounded by label and one has no bound, it is never accepted.
+    """
+    level = level_of_each(level, len(claims))
+    errors = {claim.label: claim for claim in claims if claim.kind == "error"}
+    misses = {claim.label: _miss_threshold(claim, answers, level, basis) for claim in claims if claim.kind == "miss"}
+    by_label = {}
+    for label in (ANY, *(errors | misses)):
+        least = max((bound for missed, bound in misses.items() if missed != label), default=0.0)
+        claim = errors.get(label, errors.get(ANY))
+        if claim is None:
+            by_label[label] = NEVER if errors else least
+            continue
+        among = concerned(claim, claims, answers)
+        by_label[label] = _error_threshold(
+            claim, answers.confidence[among], answers.correct[among], level, basis, least
+        )
+    return Thresholds(by_label, basis, tuple(claims))
+
+
+def concerned(claim: Claim, claims: Sequence[Claim], answers: Answers) -> Bools:
+    """(n,): the answers that a claim, made together with others, is about: by what they say, or by their truth."""
+    if claim.label != ANY:
+        return np.asarray((answers.truth if claim.kind == "miss" else answers.predicted) == claim.label, bool)
+    return ~np.isin(answers.predicted, [other.label for other in claims if other.kind == "error"])
+
+
+def broken(claim: Claim, answers: Answers) -> Bools:
+    """(n,): accepted answers that count against a claim, of those that it is about."""
+    return answers.predicted != claim.label if claim.kind == "miss" else ~answers.correct
+
+
+def _error_threshold(
+    claim: Claim, confidence: Floats, correct: Bools, level: float, basis: Basis, least: float
+) -> float:
+    if basis == "guarantee":
+        found = threshold(confidence, correct, claim.bound, level, least)
+        return NEVER if found is None else found
+    expected = estimate(confidence, correct, claim.bound)
+    return NEVER if expected is None or expected.error > claim.bound else max(least, expected.threshold)
+
+
+def _miss_threshold(claim: Claim, answers: Answers, level: float, basis: Basis) -> float:
+    true = np.asarray(answers.truth == claim.label, bool)
+    missed = answers.confidence[true & broken(claim, answers)]
+    if basis == "guarantee":
+        found = miss_threshold(missed, int(true.sum()), claim.bound, level)
+        return NEVER if found is None else found
+    allowed = math.floor(claim.bound * (true.sum() + 1) - 0.5)
+    return _beyond(missed, allowed) if true.any() and allowed >= 0 else NEVER
+
+
+def threshold(
+    confidence: Floats, correct: Bools, max_error: float, level: float = 0.95, least: float = 0.0
+) -> float | None:
     """The least confidence to accept, so that accepted answers are wrong at most `max_error` of the time.
 
     The guarantee holds with certainty `level` over the choice of the labelled pictures; None if none can be made.
     Candidates are fixed beforehand and tested from strict to lax, each with an exact binomial test (Learn then Test). A
     few of them have a share of the risk 1 − level of their own, and each that passes hands its share on to the next
-    laxer one (the fallback procedure), so that all mistakes together stay within the risk. One wrong answer more is
-    counted than was seen: pictures are judged by folds, and the calibrator that decides later is a little another than
-    those of the folds.
+    laxer one (the fallback procedure), so that all mistakes together stay within the risk: all that pass hold at once,
+    and any of them may be taken, here the laxest from `least` on.
     """
     check_share("max_error", max_error)
     check_share("level", level)
@@ -39,32 +197,111 @@ def threshold(confidence: Floats, correct: Bools, max_error: float, level: float
     best, budget = None, 0.0
     for candidate, p, share in zip(levels.tolist(), surprise.tolist(), shares.tolist(), strict=True):
         budget += share * (1.0 - level)
-        best, budget = (candidate, budget) if p <= budget else (best, 0.0)
+        passed = p <= budget
+        budget = budget if passed else 0.0
+        best = candidate if passed and candidate >= least else best
     return best
 
 
+def miss_threshold(missed: Floats, true: int, max_miss: float, level: float = 0.95) -> float | None:
+    """The least confidence to accept, so that a class is accepted as something else at most `max_miss` of the time.
+
+    `true` counts the labelled pictures of the class and `missed` holds the confidences of those that were given another
+    label. Misses only grow as the threshold falls, so one exact binomial bound serves all thresholds
+    (Bates et al. 2021); None if even none missed would prove nothing.
+    """
+    check_share("max_miss", max_miss)
+    check_share("level", level)
+    if not true:
+        return None
+    allowed = int(_critical(np.array([float(true)]), max_miss, 1.0 - level)[0]) - UNSEEN
+    return None if allowed < 0 else _beyond(missed, allowed)
+
+
+def _beyond(missed: Floats, allowed: int) -> float:
+    """The least threshold that at most so many reach."""
+    ordered = np.sort(missed)[::-1]
+    return 0.0 if len(ordered) <= allowed else float(np.nextafter(ordered[allowed], np.inf))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The expected error of accepting above a threshold: an estimate, not a guarantee."""
+
+    threshold: float
+    error: float
+    """The share of accepted answers that is expected to be wrong."""
+    low: float
+    high: float
+    """Its 95 % interval."""
+    accepted: float
+    """The share of answers that is accepted."""
+
+    def sentence(self) -> str:
+        """The estimate in words, marked as one."""
+        interval = f"95 % interval {100 * self.low:.1f} % to {100 * self.high:.1f} %"
+        share = f"accepting {100 * self.accepted:.0f} % of the pictures, those above {self.threshold:.3f}"
+        return f"Best estimate, not a guarantee: {share}, {100 * self.error:.1f} % of them wrong ({interval})."
+
+
+def estimate(confidence: Floats, correct: Bools, max_error: float) -> Estimate | None:
+    """The laxest threshold at which the error is expected to be `max_error`; the surest one if that is out of reach.
+
+    Half a wrong answer more than was seen is counted, which makes up for taking the laxest. None without any answer.
+    """
+    from scipy.stats import beta
+
+    check_share("max_error", max_error)
+    if not len(confidence):
+        return None
+    order = np.argsort(-confidence, kind="stable")
+    sure, wrong = confidence[order], np.cumsum(~correct[order])
+    ends = np.append(np.flatnonzero(np.diff(sure)), len(sure) - 1)
+    taken, wrong = ends + 1, wrong[ends]
+    error = (wrong + 0.5) / (taken + 1.0)
+    fits = np.flatnonzero(error <= max_error)
+    at = int(fits[-1]) if len(fits) else int(error.argmin())
+    low, high = beta.ppf([0.025, 0.975], [wrong[at], wrong[at] + 1], [taken[at] - wrong[at] + 1, taken[at] - wrong[at]])
+    ends_at = 0.0 if at == len(ends) - 1 else float(sure[ends[at]])
+    interval = float(np.nan_to_num(low)), float(np.nan_to_num(high, nan=1.0))
+    return Estimate(ends_at, float(error[at]), *interval, float(taken[at] / len(sure)))
+
+
 def labels_needed(
-    max_error: float, level: float = 0.95, expected_error: float = 0.0, coverage: float = 1.0, power: float = 0.8
+    max_error: float,
+    level: float = 0.95,
+    expected_error: float = 0.0,
+    coverage: float = 1.0,
+    power: float = 0.8,
+    tests: int = len(STARTS) + 1,
 ) -> int:
     """How many labelled pictures `threshold` needs to make its guarantee, within one in a hundred.
 
     `expected_error` is how often accepted answers are really wrong, `coverage` the share that is accepted, and
-    `power` the probability that the guarantee can then be made.
+    `power` the probability that the guarantee can then be made. `tests` share the risk: 1 for `miss_threshold`.
     """
     check_share("max_error", max_error)
     check_share("level", level)
     check_share("power", power)
     if not 0.0 <= expected_error < max_error:
         guarantee = f"answers that are wrong {expected_error:g} of the time"
-        raise DataError(f"{guarantee} cannot be guaranteed to be so {max_error:g} of it; raise max_error")
+        raise DataError(
+            f"{guarantee} cannot be guaranteed to be so {max_error:g} of it; raise max_error",
+            code="guarantee-impossible",
+        )
     if not 0.0 < coverage <= 1.0:
-        raise DataError(f"coverage is {coverage:g}; give a share of the pictures above 0 and up to 1")
+        raise DataError(
+            f"coverage is {coverage:g}; give a share of the pictures above 0 and up to 1", code="option-invalid"
+        )
     accepted = np.unique(np.geomspace(1.0, 1e9, 2100).round())
-    allowed = _critical(accepted, max_error, (1.0 - level) / (len(STARTS) + 1)) - UNSEEN
+    allowed = _critical(accepted, max_error, (1.0 - level) / tests) - UNSEEN
     success = np.where(allowed >= 0, _binomial(np.maximum(allowed, 0), accepted, expected_error), 0.0)
     enough = success >= power
     if not enough.any():
-        raise DataError(f"more than {accepted[-1]:.0e} labelled pictures would be needed; raise max_error")
+        raise DataError(
+            f"more than {accepted[-1]:.0e} labelled pictures would be needed; raise max_error",
+            code="guarantee-impossible",
+        )
     return math.ceil(accepted[enough.argmax()] / coverage)
 
 
@@ -101,4 +338,6 @@ def _critical(asked: Floats, error: float, risk: float) -> Floats:
 
 def check_share(name: str, value: float) -> None:
     if not 0.0 < value < 1.0:
-        raise DataError(f"{name} is {value}; give a share between 0 and 1, such as {SHARES[name]}")
+        raise DataError(
+            f"{name} is {value}; give a share between 0 and 1, such as {SHARES[name]}", code="option-invalid"
+        )

@@ -8,10 +8,9 @@ on held-out folds, and of the last two the one that is worth more is taken first
 - `bend`: for the base label alone, hinges max(0, z − knot) of the log odds z of its share, which let confidence follow
   a score that is not of the right shape, such as one that is often exactly 1;
 - `views`: the mean log share of the option over the lists of the views;
-- `pool`: the log of its mean share over all lists, which one list that does not name it hardly lowers;
+- `pool`: the log of its mean share over all lists, which one list that does not name it hardly lowers.
 
-and an offset for each class that the base label was often enough. Options come from all lists, so that the truth is
-named far more often than by the first labels alone.
+Options come from all lists, so that the truth is named far more often than by the first labels alone.
 """
 
 from __future__ import annotations
@@ -24,13 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.calibration.logit import (
-    STRENGTHS,
     Patterns,
     Utilities,
     briers,
     descend,
+    dissent,
     folds,
-    frequent_classes,
     held_out_fits,
     losses,
     only_left,
@@ -38,11 +36,11 @@ from looktwice.calibration.logit import (
     pooling,
     posterior_covariance,
     resolve_truths,
-    softmax,
     tabulate,
     truth_columns,
 )
 from looktwice.calibration.scales import Scale, useless
+from looktwice.calibration.typical import with_typical_weights
 from looktwice.calibration.votes import MISSING, OUTSIDE, UNLISTED, Codes, Floats, LabelledVotes, Places, Votes
 from looktwice.errors import DataError
 
@@ -84,25 +82,25 @@ class Scored:
     """The columns that were worth it."""
     knots: tuple[float, ...]
     """Where the hinges of `bend` are."""
-    classes: tuple[int, ...]
-    """The codes of the base labels that have an offset."""
     theta: tuple[float, ...]
-    """w₀, w_1 … w_S, a weight for each column, an offset for each class, b₀ and b₁."""
+    """w₀, w_1 … w_S, a weight for each column, b₀ and b₁."""
     covariance: tuple[tuple[float, ...], ...] = field(repr=False)
 
     def __post_init__(self) -> None:
         sizes = {len(self.covariance), *map(len, self.covariance)}
         if self.views < 0 or sizes != {len(self.theta)}:
-            raise DataError("the jury's part about scores does not hold together; fit again")
+            raise DataError(
+                "the jury's part about scores does not hold together; fit again", code="calibrator-malformed"
+            )
 
     @property
     def views(self) -> int:
         """How many views it was fitted on."""
-        return len(self.theta) - 3 - width(self.columns, self.knots) - len(self.classes)
+        return len(self.theta) - 3 - width(self.columns, self.knots)
 
     def utilities(self, votes: Votes) -> ScoredUtilities:
         """The utility of every option; every picture must have a list of its own."""
-        options = list_options(votes, self.scale, self.columns, self.knots, self.classes)
+        options = list_options(votes, self.scale, self.columns, self.knots)
         scores = np.where(options.possible, options.features @ np.array(self.theta) + options.left, -np.inf)
         left = votes.classes - (options.labels != MISSING).sum(axis=1)
         return ScoredUtilities(scores, np.array(self.covariance), only_left(options.labels, left, votes), options)
@@ -124,9 +122,9 @@ class ScoredUtilities(Utilities):
     def labels(self) -> Codes:
         return np.column_stack([self.options.labels, self.last])
 
-    def slope(self, believed: Places) -> Floats:
+    def slope(self, believed: Places, rivals: Floats) -> Floats:
         own = self.options.features[np.arange(len(believed)), believed]
-        return own - np.einsum("nc,ncp->np", softmax(self.rivals(believed)), self.options.features)
+        return own - np.einsum("nc,ncp->np", rivals, self.options.features)
 
 
 def width(columns: Sequence[Column], knots: Sequence[float]) -> int:
@@ -153,19 +151,16 @@ def _odds(logs: Floats) -> Floats:
     return odds
 
 
-def list_options(
-    votes: Votes, scale: Scale, columns: Sequence[Column], knots: Sequence[float], classes: Sequence[int]
-) -> ScoredOptions:
+def list_options(votes: Votes, scale: Scale, columns: Sequence[Column], knots: Sequence[float]) -> ScoredOptions:
     """The options that labels and lists name, and what each adds up."""
     if votes.evidence is None:
-        raise DataError("these votes hold no scores")
+        raise DataError("these votes hold no scores", code="votes-mismatch")
     labels = _option_labels(votes, scale)
     named = labels != MISSING
     count = named.sum(axis=1)
     answers = votes.answers()
     views = answers.shape[1] - 1
-    own = views + 1 + width(columns, knots)
-    features = np.zeros((len(votes), labels.shape[1] + 1, own + len(classes) + 2))
+    features = np.zeros((len(votes), labels.shape[1] + 1, views + 3 + width(columns, knots)))
     votes_for = (labels[:, :, None] == answers[:, None, :]) & (answers != MISSING)[:, None, :]
     logs = scale.log_shares(votes.evidence, labels, votes.classes)
     silent = votes.cannot_say(labels)
@@ -188,9 +183,8 @@ def list_options(
         else:
             features[:, :, place] = np.log(_mean(np.exp(logs), votes.evidence.listed()))
         place += width([column], knots)
-    features[:, 0, own : own + len(classes)] = votes.base[:, None] == np.array(classes, np.int32)
     features[:, -1, -2] = 1.0
-    features[:, -1, -1] = -1.0 / count
+    features[:, -1, -1] = dissent(count, views + 1)
     left = np.zeros(features.shape[:2])
     left[:, -1] = np.log(np.maximum(votes.classes - count, 1) / (votes.classes - 1))
     return ScoredOptions(labels, features, np.column_stack([named, count < votes.classes]), left)
@@ -230,13 +224,11 @@ def _option_labels(votes: Votes, scale: Scale) -> Codes:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which columns of scores a jury has, and which base labels have an offset, shrunk by how much."""
+    """Which columns of scores a jury has."""
 
     scale: Scale
     knots: tuple[float, ...]
     columns: tuple[Column, ...]
-    classes: tuple[int, ...] = ()
-    strength: float = STRENGTHS[0]
 
     @classmethod
     def union(cls, *layouts: Layout | None) -> Layout | None:
@@ -245,15 +237,7 @@ class Layout:
         if not found:
             return None
         columns = tuple(column for column in COLUMNS if any(column in layout.columns for layout in found))
-        widest = max(found, key=lambda layout: len(layout.classes))
-        return cls(found[0].scale, found[0].knots, columns, widest.classes, widest.strength)
-
-    def joined(self, other: Layout) -> Layout:
-        """The columns of both, and the other's offsets where it has any."""
-        columns = (*self.columns, *other.columns)
-        if not other.classes:
-            return replace(self, columns=columns)
-        return replace(self, columns=columns, classes=other.classes, strength=other.strength)
+        return cls(found[0].scale, found[0].knots, columns)
 
     def within(self, views: int) -> tuple[Column, ...]:
         """The columns for a panel of this many views; some need views."""
@@ -262,18 +246,17 @@ class Layout:
     def ridge(self, views: int) -> tuple[float, ...]:
         """The ridge penalties of its parameters but γ."""
         columns = [column for column in self.within(views) if column != "count"]
-        penalties = [RIDGE[column] for column in columns for _ in range(self.width(column))]
-        return (*penalties, *(self.strength for _ in self.classes))
+        return tuple(RIDGE[column] for column in columns for _ in range(self.width(column)))
 
     def width(self, column: Column) -> int:
         """How many parameters a column has."""
         return width([column], self.knots)
 
     def names(self, views: int) -> list[str]:
-        """What its parameters are, in their order."""
+        """The names of its parameters, in their order."""
         columns = [f"{column} {i}" for column in self.within(views) for i in range(self.width(column))]
         votes = [f"view {view}" for view in range(views + 1)]
-        return [*votes, *columns, *(f"class {code}" for code in self.classes), "b0", "b1"]
+        return [*votes, *columns, "b0", "b1"]
 
 
 def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
@@ -289,33 +272,29 @@ def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
     views, fold = len(labelled.panel), folds(len(with_scores))
     scale = Scale.learn(with_scores.evidence)
     best = Layout(scale, learn_knots(with_scores, scale), COLUMNS[:1])
-    whole = replace(best, columns=COLUMNS, classes=frequent_classes(with_scores))
+    whole = replace(best, columns=COLUMNS)
     patterns = tabulate_scored(with_scores, whole)
-    held = _held_out(tabulate(with_scores), fold, shrinkage, with_scores.classes)
-    doubtful, strengths = bool(with_scores.doubtful().any()), STRENGTHS if whole.classes else ()
-    alone = replace(best, columns=())
-    rounds = [[replace(alone, columns=("base",))]]
-    rounds += [[replace(alone, classes=whole.classes, strength=strength)] for strength in strengths]
-    rounds += [[replace(alone, columns=("bend",))]]
-    # Both tell what the lists say together: whichever tells more comes first, and the other must add to it.
-    rounds += [[replace(alone, columns=(column,)) for column in POOLS]] * (len(POOLS) if views else 0)
+    held = _held_out(with_typical_weights(tabulate(with_scores)), fold, shrinkage, with_scores.classes)
+    doubtful = bool(with_scores.doubtful().any())
+    # Both of POOLS tell what the lists say together: whichever tells more comes first, and the other must add to it.
+    rounds: list[tuple[Column, ...]] = [("base",), ("bend",), *[POOLS] * (len(POOLS) if views else 0)]
     theta: dict[str, float] = {}
     for trials in rounds:
         found = list[tuple[float, Layout, Floats]]()
-        for trial in (trial for trial in trials if not set(trial.columns) & set(best.columns)):
-            tried = best.joined(trial)
+        for column in (trial for trial in trials if trial not in best.columns):
+            tried = replace(best, columns=(*best.columns, column))
             names = tried.names(views)
             part = patterns.under([whole.names(views).index(name) for name in names], tried.ridge(views))
             start = descend(part, shrinkage, start=np.array([theta.get(name, 0.0) for name in names]))
             theta = dict(zip(names, start.tolist(), strict=True))
             scores = _held_out(part, fold, shrinkage, with_scores.classes, start)
             gain = held - scores
-            wanted = pays(gain[0]) or (trial.columns == ("bend",) and "base" in best.columns and gain[0].mean() > 0)
+            wanted = pays(gain[0]) or (column == "bend" and "base" in best.columns and gain[0].mean() > 0)
             if wanted and (doubtful or gain[1].mean() >= 0):
                 found.append((float(gain[0].mean()), tried, scores))
         if found:
             _, best, held = max(found, key=lambda each: each[0])
-    return best if len(best.columns) > 1 or best.classes else None
+    return best if len(best.columns) > 1 else None
 
 
 def _held_out(patterns: Patterns, fold: Places, shrinkage: float, classes: int, start: Floats | None = None) -> Floats:
@@ -335,7 +314,7 @@ def fit_scored(labelled: LabelledVotes, shrinkage: float, layout: Layout) -> Sco
     theta = descend(patterns, shrinkage)
     covariance = tuple(map(tuple, posterior_covariance(patterns, shrinkage, theta).tolist()))
     columns = layout.within(len(labelled.panel))
-    return Scored(layout.scale, columns, layout.knots, layout.classes, tuple(theta.tolist()), covariance)
+    return Scored(layout.scale, columns, layout.knots, tuple(theta.tolist()), covariance)
 
 
 def _scored_part(labelled: LabelledVotes) -> LabelledVotes | None:
@@ -349,7 +328,7 @@ def _scored_part(labelled: LabelledVotes) -> LabelledVotes | None:
 
 def tabulate_scored(labelled: LabelledVotes, layout: Layout) -> Patterns:
     """Votes with scores and truths as the patterns that a fit works on: one a picture."""
-    options = list_options(labelled, layout.scale, layout.within(len(labelled.panel)), layout.knots, layout.classes)
+    options = list_options(labelled, layout.scale, layout.within(len(labelled.panel)), layout.knots)
     column = truth_columns(options.labels, labelled.truths)
     owner, _ = np.nonzero(options.possible)
     place = np.cumsum(options.possible.ravel()).reshape(options.possible.shape) - 1

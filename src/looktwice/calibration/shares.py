@@ -19,7 +19,7 @@ class Constant(ShareCalibrator):
     name: ClassVar[str] = "constant"
     accuracy: float | None = None
 
-    def _learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
+    def learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
         return replace(self, accuracy=float(correct.mean()))
 
     def curve(self, share: Floats) -> Floats:
@@ -34,7 +34,7 @@ class Probit(ShareCalibrator):
     a: float | None = None
     b: float | None = None
 
-    def _learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
+    def learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
         a, b = _logistic(_probits(share)[:, None], correct)
         return replace(self, a=a, b=b)
 
@@ -51,7 +51,7 @@ class Beta(ShareCalibrator):
     b: float | None = None
     c: float | None = None
 
-    def _learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
+    def learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
         a, b, c = _logistic(np.stack([np.log(share), -np.log1p(-share)], axis=1), correct)
         return replace(self, a=a, b=b, c=c)
 
@@ -69,7 +69,7 @@ class Isotonic(ShareCalibrator):
     x: tuple[float, ...] | None = None
     y: tuple[float, ...] | None = None
 
-    def _learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
+    def learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
         from scipy.optimize import isotonic_regression
 
         x, group = np.unique(share, return_inverse=True)

@@ -10,13 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice import files
-from looktwice.calibration.votes import MISSING, Codes, Evidence, LabelledVotes, Votes
+from looktwice.calibration.votes import ENDINGS, MISSING, Codes, Evidence, LabelledVotes, Votes
 from looktwice.errors import DataError, MissingExtra
 
 ROWS = 256
 """Rows of a Parquet file that are unpacked at a time."""
 MOST_BYTES = 2**29
 """What a votes file may take when it is unpacked: the answers about some millions of pictures."""
+
+
+def checked(path: str | Path) -> Path:
+    """The path of a votes file, refused if its ending is not one of theirs."""
+    if Path(path).suffix not in ENDINGS:
+        raise DataError(
+            f"{str(path)!r} does not end in {' or '.join(ENDINGS)}; the ending of a votes file is its format",
+            code="file-ending",
+        )
+    return Path(path)
 
 
 def save(path: Path, votes: Votes) -> None:
@@ -66,12 +76,12 @@ def load(path: Path) -> Votes | LabelledVotes:
     except (DataError, MissingExtra):
         raise
     except FileNotFoundError:
-        raise DataError(f"there is no votes file {str(path)!r}") from None
+        raise DataError(f"there is no votes file {str(path)!r}", code="file-missing") from None
     except Exception as error:  # zipfile, zlib, numpy and Arrow raise many kinds
         why = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataError(f"{str(path)!r} is not a votes file of looktwice: {why}") from None
+        raise DataError(f"{str(path)!r} is not a votes file of looktwice: {why}", code="file-malformed") from None
     if truths is not None and (len(truths) != len(votes) or len(excluded) not in (0, len(votes))):
-        raise DataError(f"{str(path)!r} holds {len(truths)} truths for {len(votes)} pictures")
+        raise DataError(f"{str(path)!r} holds {len(truths)} truths for {len(votes)} pictures", code="file-malformed")
     return votes if truths is None else votes.labelled(truths, excluded, probabilities)
 
 

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from looktwice.calibration.logit import folds
 from looktwice.calibration.scales import Kind, score_kind
-from looktwice.calibration.votes import Bools, Floats, Places, RankedList
+from looktwice.calibration.votes import MISSING, Bools, Floats, Places, Votes
 from looktwice.errors import DataError, FitError
 
 Block = Literal[
@@ -95,36 +95,29 @@ class TagVotes:
         shape = (len(self.names), len(self.sources), len(self.tags))
         if self.ranks.shape != shape or self.scores.shape != shape or self.asked.shape != shape[:2]:
             found = f"{self.ranks.shape}, {self.scores.shape} and {self.asked.shape}"
-            raise DataError(f"votes on tags need the shapes {shape}, {shape} and {shape[:2]}, not {found}")
+            raise DataError(
+                f"votes on tags need the shapes {shape}, {shape} and {shape[:2]}, not {found}", code="votes-malformed"
+            )
         if len(self.classifiers) not in (0, len(self.sources)):
-            raise DataError(f"{len(self.sources)} sources have {len(self.classifiers)} numbers of classifiers")
+            raise DataError(
+                f"{len(self.sources)} sources have {len(self.classifiers)} numbers of classifiers",
+                code="votes-malformed",
+            )
 
     @classmethod
-    def collect(
-        cls,
-        names: Sequence[str],
-        sources: Sequence[str],
-        tags: Sequence[str],
-        answers: Sequence[Sequence[RankedList | None]],
-        classifiers: Sequence[int] = (),
-    ) -> Self:
-        """Answers about each picture by each source, None where there is none; tags that are not of `tags` are skipped.
-
-        A tag that is twice in an answer counts where it is first.
-        """
-        codes = {tag: code for code, tag in enumerate(tags)}
-        ranks = np.zeros((len(names), len(sources), len(tags)), np.int16)
+    def of(cls, votes: Votes, tags: Sequence[str], classifiers: Sequence[int] = ()) -> Self:
+        """What votes say of some tags, from their ranked lists; a source that has no label was not asked."""
+        answers = votes.answers()
+        ranks = np.zeros((*answers.shape, len(tags)), np.int16)
         scores = np.full(ranks.shape, np.nan, np.float32)
-        asked = np.zeros(ranks.shape[:2], bool)
-        for i, row in enumerate(answers):
-            for s, answer in enumerate(row):
-                asked[i, s] = answer is not None
-                for place, (tag, score) in enumerate(answer or (), 1):
-                    code = codes.get(tag)
-                    if code is not None and not ranks[i, s, code]:
-                        ranks[i, s, code] = min(place, 32767)
-                        scores[i, s, code] = np.nan if score is None else score
-        return cls(tuple(names), tuple(sources), tuple(tags), ranks, scores, asked, tuple(classifiers))
+        if votes.evidence:
+            codes = {tag: code for code, tag in enumerate(tags)}
+            code = np.array([*(codes.get(label, -1) for label in votes.vocabulary), -1])[votes.evidence.labels]
+            i, s, place = np.nonzero(code >= 0)
+            ranks[i, s, code[i, s, place]] = place + 1
+            scores[i, s, code[i, s, place]] = votes.evidence.scores[i, s, place]
+        sources = ("base", *votes.panel)
+        return cls(votes.names, sources, tuple(tags), ranks, scores, answers != MISSING, tuple(classifiers))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -172,7 +165,7 @@ class LabelledTagVotes(TagVotes):
         super().__post_init__()
         if self.truths.shape != (len(self.names), len(self.tags)):
             shape = (len(self.names), len(self.tags))
-            raise DataError(f"truths need the shape {shape}, not {self.truths.shape}")
+            raise DataError(f"truths need the shape {shape}, not {self.truths.shape}", code="votes-malformed")
 
     def _by_picture(self) -> tuple[str, ...]:
         return *super()._by_picture(), "truths"
@@ -267,7 +260,10 @@ class TagJury:
         answered = labelled.asked[:, [group[0] for group in groups]]
         whole = np.flatnonzero(answered.all(axis=1))
         if len(whole) < FEWEST or not len(labelled.tags):
-            raise FitError(f"{len(whole)} labelled pictures that all classifiers answered are too few; give {FEWEST}")
+            raise FitError(
+                f"{len(whole)} labelled pictures that all classifiers answered are too few; give {FEWEST}",
+                code="labels-too-few",
+            )
         scales = tuple(TagScale.learn(labelled.ranks[:, group], labelled.scores[:, group]) for group in groups)
         frequency = (labelled.ranks > 0).sum(axis=(0, 1))
         companions = tuple(np.argsort(-frequency, kind="stable")[:MOST_COMPANIONS].tolist())
@@ -327,9 +323,14 @@ class TagJury:
     def _log_odds(self, votes: TagVotes) -> tuple[Floats, Floats]:
         """(n, T) twice: the log odds of each tag, and their variance."""
         if not self.members:
-            raise FitError("the calibrator of tags has not been fitted; call fit(labelled_votes) first")
+            raise FitError(
+                "the calibrator of tags has not been fitted; call fit(labelled_votes) first", code="not-fitted"
+            )
         if (votes.tags, votes.sources) != (self.tags, self.sources):
-            raise DataError("these votes are on other tags or of other sources than the fitted ones; fit again")
+            raise DataError(
+                "these votes are on other tags or of other sources than the fitted ones; fit again",
+                code="votes-mismatch",
+            )
         answered = votes.asked[:, [group[0] for group in votes.groups()]]
         odds, variance = np.zeros((2, len(votes), len(self.tags)))
         left = np.ones(len(votes), bool)

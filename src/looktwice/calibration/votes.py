@@ -1,4 +1,4 @@
-"""What a classifier answered about each picture and its views, and how those answers are counted.
+"""The answers of a classifier about each picture and its views, and how they are counted.
 
 Labels are held as codes into one vocabulary: an answer takes four bytes however long its label is.
 """
@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Self, TypeVar, overload
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from looktwice.errors import DataError, FitError
+from looktwice.errors import DataError, FitError, MissingExtra
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 T = TypeVar("T")
 Codes = NDArray[np.int32]
@@ -46,13 +50,26 @@ RankedList = tuple[tuple[str, float | None], ...]
 """Labels, the best first, each with its score where it has one."""
 
 
+class Details(TypedDict, total=False):
+    """Optional arguments of `Votes.from_labels`, for n pictures and S views."""
+
+    names: Sequence[str]
+    """(n,): of the pictures."""
+    panel: Sequence[str]
+    """(S,): the views."""
+    scores: ArrayLike
+    """(n, 1 + S): of the picture's label and of each view's, NaN where there is none."""
+    lists: Sequence[Sequence[Sequence[tuple[str | int, float | None]]]]
+    """(n, 1 + S): ranked lists in their place, labels with their score or None, the best first."""
+
+
 @dataclass(frozen=True)
 class Row:
     """The answers about one picture: the label of the picture itself, and of each view that was asked."""
 
     name: str
-    base: str
-    """The label of the picture itself; empty where there is none."""
+    base: str | None
+    """The label of the picture itself, or its tags as one text, which may be empty; None where there is none."""
     views: tuple[str | None, ...]
     digest: str = ""
     """Of the pixels that were asked about; empty where it is not known."""
@@ -62,6 +79,12 @@ class Row:
     """The ranked list of the picture itself, then that of each view; none at all where no answer had any."""
     descriptor: Floats | None = field(default=None, compare=False, repr=False)
     """What kind of picture it is, as `pictures.descriptor` has it; None where that is not known."""
+    picos: tuple[int, ...] = ()
+    """What the answers about the picture itself and each view cost when they were bought, in millionths of a
+    millionth of the currency."""
+    missing: dict[int, tuple[str, str]] = field(default_factory=dict, compare=False)
+    """Why there is no label, as an `error.code` and for people, by its place: 0 for the picture itself, 1 … for the
+    views; not of those that were not asked."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,9 +114,15 @@ class Evidence:
         """Refuse arrays that are not about these votes."""
         if self.labels.shape[:2] != (pictures, views + 1) or self.labels.shape != self.scores.shape:
             shapes = f"{self.labels.shape} and {self.scores.shape}"
-            raise DataError(f"scores of {pictures} pictures and {views} views cannot have the shapes {shapes}")
+            raise DataError(
+                f"scores of {pictures} pictures and {views} views cannot have the shapes {shapes}",
+                code="votes-malformed",
+            )
         if self.labels.max(initial=UNLISTED) >= vocabulary or self.labels.min(initial=UNLISTED) < UNLISTED:
-            raise DataError("scores hold a code that is not in the vocabulary; the file was not made by looktwice")
+            raise DataError(
+                "scores hold a code that is not in the vocabulary; the file was not made by looktwice",
+                code="votes-malformed",
+            )
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
         """The lists of some of the pictures."""
@@ -139,17 +168,29 @@ class Votes:
         if self.base.shape != (n,) or self.views.shape != (n, s):
             raise DataError(
                 f"votes for {n} pictures and {s} views need shapes {(n,)} and {(n, s)}, "
-                f"not {self.base.shape} and {self.views.shape}"
+                f"not {self.base.shape} and {self.views.shape}",
+                code="votes-malformed",
             )
         if len(self.digests) not in (0, n):
-            raise DataError(f"{n} pictures have votes, but {len(self.digests)} digests were given")
+            raise DataError(
+                f"{n} pictures have votes, but {len(self.digests)} digests were given", code="votes-malformed"
+            )
         if len(self.unsayable) not in (0, s + 1):
-            raise DataError(f"{s} views and the base need {s + 1} lists of unsayable labels, not {len(self.unsayable)}")
+            raise DataError(
+                f"{s} views and the base need {s + 1} lists of unsayable labels, not {len(self.unsayable)}",
+                code="votes-malformed",
+            )
         answers = self.answers()
         if answers.max(initial=0) >= max(len(self.vocabulary), 1) or answers.min(initial=0) < MISSING:
-            raise DataError("votes hold a code that is not in their vocabulary; the file was not made by looktwice")
+            raise DataError(
+                "votes hold a code that is not in their vocabulary; the file was not made by looktwice",
+                code="votes-malformed",
+            )
         if self.classes < max(2, len(self.vocabulary)):
-            raise DataError(f"{self.classes} classes cannot hold a vocabulary of {len(self.vocabulary)} labels")
+            raise DataError(
+                f"{self.classes} classes cannot hold a vocabulary of {len(self.vocabulary)} labels",
+                code="votes-malformed",
+            )
         if self.evidence:
             self.evidence.check(n, s, len(self.vocabulary))
 
@@ -162,7 +203,10 @@ class Votes:
 
     def check(self) -> None:
         """Refuse to learn from these: nobody knows their truths."""
-        raise FitError("these votes have no truths to learn from; give them to Votes.from_labels, or call labelled")
+        raise FitError(
+            "these votes have no truths to learn from; give them to Votes.from_labels, or call labelled",
+            code="labels-missing",
+        )
 
     @classmethod
     def collect(
@@ -182,7 +226,7 @@ class Votes:
             names.append(row.name)
             lists.append(row.lists)
             digests.append(row.digest)
-            base.append(codes.setdefault(row.base, len(codes)) if row.base else MISSING)
+            base.append(MISSING if row.base is None else codes.setdefault(row.base, len(codes)))
             views.append([MISSING if v is None else codes.setdefault(v, len(codes)) for v in row.views])
         evidence = Evidence.collect(lists, len(panel) + 1, codes) if any(lists) else None
         return Votes(
@@ -199,16 +243,31 @@ class Votes:
     @overload
     @classmethod
     def from_labels(
-        cls, base: Labels, views: LabelTable, truths: None = None, vocabulary: Labels | None = None
+        cls,
+        base: Labels,
+        views: LabelTable,
+        truths: None = None,
+        vocabulary: Labels | None = None,
+        **details: Unpack[Details],
     ) -> Votes: ...
     @overload
     @classmethod
     def from_labels(
-        cls, base: Labels, views: LabelTable, truths: Labels, vocabulary: Labels | None = None
+        cls,
+        base: Labels,
+        views: LabelTable,
+        truths: Labels,
+        vocabulary: Labels | None = None,
+        **details: Unpack[Details],
     ) -> LabelledVotes: ...
     @classmethod
     def from_labels(
-        cls, base: Labels, views: LabelTable, truths: Labels | None = None, vocabulary: Labels | None = None
+        cls,
+        base: Labels,
+        views: LabelTable,
+        truths: Labels | None = None,
+        vocabulary: Labels | None = None,
+        **details: Unpack[Details],
     ) -> Votes | LabelledVotes:
         """Votes from labels in lists or arrays, as texts or as whole numbers, which become their decimal texts.
 
@@ -217,33 +276,43 @@ class Votes:
         held no label. With `truths`, of shape (n,), the votes are labelled. `vocabulary` lists all labels that the
         classifier can give; without it, these are the labels that appear.
 
+        `names` are those of the n pictures and `panel` those of the S views. `scores`, of shape (n, 1 + S), are the
+        classifier's own for the label of the picture and of each view, NaN where there is none. `lists` holds instead
+        the ranked list of each of the 1 + S answers: pairs of label and score (or None), the best first.
+
         >>> votes = Votes.from_labels(["cat", "dog"], [["cat", "cat"], ["dog", None]], truths=["cat", "fox"])
         >>> votes.vocabulary, votes.base.tolist(), votes.views.tolist(), votes.truths.tolist()
         (('cat', 'dog'), [0, 1], [[0, 0], [1, -1]], [0, -2])
         """
-        own, others, words = _objects(base), _objects(views), _objects(() if vocabulary is None else vocabulary)
-        if own.ndim != 1 or others.ndim != 2 or len(own) != len(others) or words.ndim != 1:
-            shapes = f"base has shape {own.shape}, views have {others.shape}, the vocabulary has {words.shape}"
-            raise DataError(f"{shapes}; give (n,), (n, S) and (K,)")
-        own, others, words = _texts("base, views and vocabulary", own, others, words)
-        labels, table, known = own.tolist(), others.tolist(), _complete("vocabulary", words)
-        if len(set(known)) < len(known):
-            raise DataError("the vocabulary holds a label twice; give each once")
-        if vocabulary is not None and (strangers := {*labels, *others.flat} - {None, *known}):
-            lacking = f"the vocabulary ({_few(known)}) lacks labels that were given ({_few(strangers)})"
-            raise DataError(f"{lacking}; add them")
-        rows = [Row(str(i), label or "", tuple(row)) for i, (label, row) in enumerate(zip(labels, table, strict=True))]
-        votes = Votes.collect(rows, [f"view {s}" for s in range(1, others.shape[1] + 1)], known)
-        return votes if truths is None else votes._with_truths(_objects(truths))
+        from looktwice.calibration import arrays
 
-    def _with_truths(self, truths: NDArray[np.object_]) -> LabelledVotes:
-        """The same votes labelled; classes that only truths name count as classes too."""
-        if truths.shape != (len(self),):
-            raise DataError(f"truths have shape {truths.shape}; give one for each of {len(self)} pictures")
-        words = _complete("truths", *_texts("truths", truths))
-        check_truths(words, self.vocabulary)
-        classes = max(self.classes, len({*self.vocabulary, *words}))
-        return replace(self, classes=classes).labelled(words)
+        votes = arrays.collect(base, views, vocabulary, details)
+        return votes if truths is None else arrays.labelled(votes, truths)
+
+    def save(self, path: str | Path) -> None:
+        """Write the votes, with truths where they are labelled, as .npz or .parquet by the ending."""
+        from looktwice.calibration import storage
+
+        storage.save(storage.checked(path), self)
+
+    @staticmethod
+    def load(path: str | Path) -> Votes | LabelledVotes:
+        """The votes of a file that `save` or the command line wrote; labelled if it holds truths."""
+        from looktwice.calibration import storage
+
+        return storage.load(storage.checked(path))
+
+    def to_frame(self) -> pd.DataFrame:
+        """A frame of pandas: a row for each picture; name, base label, the label of each view, and truth if known."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise MissingExtra("frames", "pandas") from None
+        words = np.array([*self.vocabulary, None], object)
+        titles = ["base", *(f"{s} {view}" for s, view in enumerate(self.panel, start=1))]
+        columns = dict(zip(titles, words[self.answers()].T, strict=True))
+        truths = {"truth": self.words} if isinstance(self, LabelledVotes) else {}
+        return pd.DataFrame({"name": self.names, **columns, **truths})
 
     def labelled(
         self, truths: Iterable[str], excluded: Sequence[tuple[int, ...]] = (), probabilities: Sequence[float] = ()
@@ -257,7 +326,10 @@ class Votes:
         words = tuple(truths)
         doubtful = np.array(list(map(bool, excluded)) or [False] * len(words), bool)
         if len(doubtful) != len(words):
-            raise DataError(f"{len(words)} pictures have truths, but excluded labels are given for {len(excluded)}")
+            raise DataError(
+                f"{len(words)} pictures have truths, but excluded labels are given for {len(excluded)}",
+                code="votes-malformed",
+            )
         return LabelledVotes(
             self.names,
             self.panel,
@@ -419,14 +491,24 @@ class LabelledVotes(Votes):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.excluded) not in (0, len(self)):
-            raise DataError(f"{len(self)} pictures have votes, but excluded labels are given for {len(self.excluded)}")
+            raise DataError(
+                f"{len(self)} pictures have votes, but excluded labels are given for {len(self.excluded)}",
+                code="votes-malformed",
+            )
         if len(self.probabilities) not in (0, len(self)) or not all(0.0 < p <= 1.0 for p in self.probabilities):
-            raise DataError(f"{len(self)} pictures need as many probabilities above 0 and up to 1, or none")
+            raise DataError(
+                f"{len(self)} pictures need as many probabilities above 0 and up to 1, or none", code="votes-malformed"
+            )
         if self.truths.shape != (len(self),) or len(self.words) != len(self):
-            raise DataError(f"{len(self)} pictures have votes, but {len(self.words)} truths were given")
+            raise DataError(
+                f"{len(self)} pictures have votes, but {len(self.words)} truths were given", code="votes-malformed"
+            )
         inside = (self.truths >= 0) & (self.truths < len(self.vocabulary))
         if not (inside | (self.truths == OUTSIDE)).all():
-            raise DataError("truths hold a code that is not in the vocabulary; let `labelled` make the codes")
+            raise DataError(
+                "truths hold a code that is not in the vocabulary; let `labelled` make the codes",
+                code="votes-malformed",
+            )
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
         """The same votes about some of the pictures, with their truths."""
@@ -486,11 +568,13 @@ class LabelledVotes(Votes):
     def check(self) -> None:
         """Refuse votes that teach nothing: about no picture, or with truths of which none is a label."""
         if len(self) == 0:
-            raise FitError("there are no labelled pictures to learn from; give at least 20")
+            raise FitError("there are no labelled pictures to learn from; give at least 20", code="labels-too-few")
         if (self.truths == OUTSIDE).all():
             known = ~self.doubtful()
             if not known.any():
-                raise FitError("no picture has a truth that is known; say of some pictures what they show")
+                raise FitError(
+                    "no picture has a truth that is known; say of some pictures what they show", code="labels-missing"
+                )
             check_truths([word for word, sure in zip(self.words, known, strict=True) if sure], self.vocabulary)
 
 
@@ -499,49 +583,21 @@ def check_truths(truths: Iterable[str], labels: Iterable[str]) -> None:
     true, known = set(truths), set(labels)
     if true and known and true.isdisjoint(known):
         raise DataError(
-            f"none of the truths ({_few(true)}) is among the labels of the classifier ({_few(known)}); rename the "
-            "labels in its description (`rename`, or `labels` where it answers with positions), or take the truths "
-            "from another column with --truths-column"
+            f"none of the truths ({few(true)}) is among the labels of the classifier ({few(known)}); "
+            "`looktwice labels` proposes names for them; or rename in its description (`rename`, or `labels` where "
+            "it answers with positions), or take the truths from another column with --truths-column",
+            code="labels-unmatched",
         )
 
 
-def _few(labels: Iterable[str]) -> str:
+def few(labels: Iterable[str]) -> str:
+    """The first three labels in alphabetical order."""
     ordered = sorted(labels)
     return ", ".join(repr(label[:40]) for label in ordered[:3]) + (", …" if len(ordered) > 3 else "")
 
 
 def _taken(values: tuple[T, ...], rows: NDArray[np.intp] | slice) -> tuple[T, ...]:
     return values[rows] if isinstance(rows, slice) else tuple(values[i] for i in rows)
-
-
-def _objects(labels: Labels | LabelTable) -> NDArray[np.object_]:
-    """The labels as Python's own texts and numbers, None where they are masked."""
-    try:
-        return np.array(labels.tolist() if isinstance(labels, np.ma.MaskedArray) else labels, dtype=object)
-    except ValueError:
-        raise DataError("labels are not in rows of one length; give None where a view was not asked") from None
-
-
-def _texts(what: str, *arrays: NDArray[np.object_]) -> list[NDArray[np.object_]]:
-    """Labels as texts, None where there is none; before, all of them were texts or all whole numbers."""
-    kinds = {type(label) for array in arrays for label in array.flat} - {type(None)}
-    numbers = all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds)
-    if not numbers and not all(issubclass(kind, str) for kind in kinds):
-        names = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise DataError(f"{what} hold {names}; give texts or whole numbers alone, and None for a view not asked")
-
-    def text(label: object) -> str | None:
-        return None if label in (None, "", -1) else str(label)
-
-    return [np.array([text(label) for label in array.flat], object).reshape(array.shape) for array in arrays]
-
-
-def _complete(what: str, texts: NDArray[np.object_]) -> list[str]:
-    """The texts of one column, in which none may lack."""
-    column = texts.tolist()
-    if None in column:
-        raise DataError(f"{what}: no label at place {column.index(None)}; only views may have None, '' or -1")
-    return column
 
 
 @dataclass(frozen=True, eq=False)

@@ -95,7 +95,7 @@ ADVICE = {
 
 
 class Account(HttpSettings):
-    """What all services of AWS share."""
+    """Settings that all services of AWS share."""
 
     region: str | None = Field(default=None, description="AWS_REGION or the profile's if left out")
     endpoint_url: str | None = Field(default=None, description="of a private endpoint")
@@ -180,7 +180,7 @@ class RekognitionClassifier(AwsClassifier):
         self._reader = Reader(Paths(label="[].Name", score="[].Confidence", answer=self.answer_kind), None)
         self.labels = labels
         self.names = Names(empty=description.empty)
-        self.terms = description.terms(PHOTO, encoding=self._encoding)
+        self.limits = description.limits(PHOTO, encoding=self._encoding)
         self.fingerprint = fingerprint("rekognition", _parts(description, self._service.region))
         self.reading = fingerprint("json", {"labels": labels, "answer": self.answer_kind})
 
@@ -222,7 +222,7 @@ class SageMakerClassifier(AwsClassifier):
         self.names = Names(labels, description.rename, description.empty)
         self.labels = self.names.labels
         self.answer_kind = description.answer
-        self.terms = description.terms(PHOTO, encoding=self._encoding)
+        self.limits = description.limits(PHOTO, encoding=self._encoding)
         self.fingerprint = fingerprint("sagemaker", _parts(description, self._service.region))
         self.reading = fingerprint("json", description.model_dump(include=set(READING)))
 
@@ -311,13 +311,16 @@ class Service:
         try:
             data: bytes = stream.read(most + 1)
         except (BotoCoreError, OSError) as error:
-            failure: ClassifierError = TransientError(f"the reply of {self._name} broke off: {type(error).__name__}")
+            failure: ClassifierError = TransientError(
+                f"the reply of {self._name} broke off: {type(error).__name__}", code="classifier-timeout"
+            )
         else:
             if len(data) <= most:
                 return data
             stream.close()
             failure = PermanentError(
-                f"{self._name} sent a reply of more than {most} bytes; raise max_reply_bytes if it should"
+                f"{self._name} sent a reply of more than {most} bytes; raise max_reply_bytes if it should",
+                code="reply-malformed",
             )
         raise failure
 
@@ -349,14 +352,23 @@ class Service:
         from botocore.parsers import ResponseParserError
 
         if isinstance(error, known.NoCredentialsError):
-            return PermanentError(f"{self._name} needs credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+            return PermanentError(
+                f"{self._name} needs credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+                code="credentials-missing",
+            )
         if isinstance(error, known.ClientError):
             return self._refused(error)
         words = self.secrets().line(str(error))
         if isinstance(error, (known.EndpointConnectionError, known.ConnectTimeoutError, known.ProxyConnectionError)):
-            return TransientError(f"{self._name} cannot be reached: {words}; is the region right?", sent=False)
+            return TransientError(
+                f"{self._name} cannot be reached: {words}; is the region right?",
+                sent=False,
+                code="classifier-unreachable",
+            )
         if isinstance(error, known.HTTPClientError):
-            return TransientError(f"{self._name} did not reply: {words}; raise timeout if it needs longer")
+            return TransientError(
+                f"{self._name} did not reply: {words}; raise timeout if it needs longer", code="classifier-timeout"
+            )
         if isinstance(error, ResponseParserError):
             return garbled(f"{self._name} sent what is not a reply: {words}")
         return PermanentError(f"{self._name} cannot be asked: {words}; check the description")
@@ -392,7 +404,9 @@ class Service:
 
 def garbled(message: str) -> TransientError:
     """The error for a reply that is not what was promised."""
-    return TransientError(f"{message}; is this the right endpoint and label path?", status=200, garbled=True)
+    return TransientError(
+        f"{message}; is this the right endpoint and label path?", status=200, garbled=True, code="reply-malformed"
+    )
 
 
 def _boto3() -> ModuleType:

@@ -29,7 +29,7 @@ Prepared = TypeVar("Prepared")
 
 
 @dataclass(frozen=True)
-class Terms:
+class Limits:
     """The limits and costs of asking a classifier; of these only the working size affects its answers."""
 
     batch: int = 1
@@ -90,7 +90,7 @@ class Metered(Protocol):
         """The name under which it is billed."""
 
     def weigh(self, height: int, width: int, phrasing: Phrasing = AS_DESCRIBED) -> Weight:
-        """What a question about a picture of this size consists of, in this wording."""
+        """The tokens and pixels of a query about a picture of this size, in this wording."""
 
 
 @runtime_checkable
@@ -109,7 +109,7 @@ class Classifier(Protocol, Generic[Prepared]):
         """All labels it can return, where they are known."""
 
     @property
-    def terms(self) -> Terms:
+    def limits(self) -> Limits:
         """The limits and costs of asking it."""
 
     def prepare(self, pixels: Pixels) -> Prepared:
@@ -259,7 +259,7 @@ class Plain:
 
 
 def names_of(classifier: AnyClassifier) -> Naming:
-    """What the words in a classifier's answers mean."""
+    """The meaning of the labels in a classifier's answers."""
     names: Naming = getattr(classifier, "names", Plain())
     return names
 
@@ -294,9 +294,25 @@ class Names:
         if self._count is not None and not word.startswith("##"):
             raise PermanentError(
                 f"the classifier answered with position {word[1:]}, but its description names {self._count} labels; "
-                "list all of them, in the order of the classifier"
+                "list all of them, in the order of the classifier",
+                code="reply-malformed",
             )
         return word[1:]
+
+
+class Renamed:
+    """The labels of another naming, some of them under other names."""
+
+    def __init__(self, names: Naming, rename: Mapping[str, str]) -> None:
+        self._names, self._rename = names, rename
+        known = {word: rename.get(label, label) for word, label in names.renames.items()}
+        self.renames: Mapping[str, str] = {**rename, **known}
+        self.why_none = getattr(names, "why_none", None)
+
+    def label(self, word: str) -> str:
+        """The label that a word means."""
+        label = self._names.label(word)
+        return self._rename.get(label, label)
 
 
 def merged(names: Naming, answer: Answer) -> tuple[Option, ...]:
@@ -319,7 +335,7 @@ def merged(names: Naming, answer: Answer) -> tuple[Option, ...]:
 
 
 def answer_kind(classifier: AnyClassifier) -> AnswerKind:
-    """What the answers of a classifier say: one label, unless it has an `answer_kind` that says more."""
+    """The kind of a classifier's answers: one label, unless it has an `answer_kind`."""
     kind: AnswerKind = getattr(classifier, "answer_kind", "label")
     return kind
 

@@ -43,16 +43,16 @@ from looktwice.classifiers.base import (
     NO_LABEL,
     Answer,
     Classifier,
+    Limits,
     Pixels,
     Settings,
-    Terms,
     fingerprint,
 )
 from looktwice.classifiers.encoding import Encoding, kind_of
 from looktwice.classifiers.registry import described, folder_of
 from looktwice.classifiers.secrets import LEAST, Secrets, is_secret, refuse_literals
 from looktwice.classifiers.transport import DAY, Price
-from looktwice.errors import ClassifierError, PermanentError, TransientError
+from looktwice.errors import ClassifierError, PermanentError, TransientError, require_posix
 from looktwice.images.image import WorkingSize
 
 MOST_OUTPUT = 1 << 20
@@ -64,7 +64,7 @@ SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTB
 """Transient reasons why a program cannot be started."""
 
 
-class Description(BaseModel):
+class CommandDescription(BaseModel):
     """A command line in which {image} stands for the path of the picture."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -105,7 +105,7 @@ RANKED = TypeAdapter(list[Printed])
 class CommandClassifier:
     """A program that is started once a picture."""
 
-    def __init__(self, description: Description, folder: Path = Path()) -> None:
+    def __init__(self, description: CommandDescription, folder: Path = Path()) -> None:
         self._description = description
         self._folder = folder
         self._words = shlex.split(description.command)
@@ -116,13 +116,13 @@ class CommandClassifier:
                 self._secrets.add(name, value.strip())
         if shutil.which(str(_place(self._words[0], folder))) is None:
             what = f"there is no program {self._words[0]!r} that can be started"
-            raise PermanentError(f"{what}; check its path and its permissions")
+            raise PermanentError(f"{what}; check its path and its permissions", code="program-unusable")
         self.labels = description.labels
         self.fingerprint = fingerprint("command", self._parts())
         micros = int(description.price * 1_000_000)
         encoding, side = description.encoding, description.working_size
         size = WorkingSize(long=side) if side else encoding.usable_size()
-        self.terms = Terms(1, description.concurrency, None, micros, micros == 0, size, encoding.jpeg_above)
+        self.limits = Limits(1, description.concurrency, None, micros, micros == 0, size, encoding.jpeg_above)
 
     def prepare(self, pixels: Pixels) -> bytes:
         return self._description.encoding.encode(self._description.encoding.fit(pixels))
@@ -161,7 +161,9 @@ class CommandClassifier:
             problem = f"{self._words[0]!r} cannot be started: {error.strerror}"
             if error.errno in SHORTAGES:
                 raise TransientError(f"{problem}; lower concurrency if this goes on", sent=False) from None
-            raise PermanentError(f"{problem}; try it by hand on one picture", sent=False) from None
+            raise PermanentError(
+                f"{problem}; try it by hand on one picture", sent=False, code="program-unusable"
+            ) from None
 
     async def _watched(self, process: Process) -> tuple[bytes, bytes]:
         """The output of a program, which is ended after its timeout or when nobody waits any more."""
@@ -171,7 +173,8 @@ class CommandClassifier:
         except TimeoutError:
             await _end(process)
             raise TransientError(
-                f"{self._words[0]!r} took longer than {seconds:g} s; raise timeout if it needs"
+                f"{self._words[0]!r} took longer than {seconds:g} s; raise timeout if it needs",
+                code="classifier-timeout",
             ) from None
         except BaseException:
             await _end(process)
@@ -181,7 +184,9 @@ class CommandClassifier:
         output, errors = await asyncio.gather(_capped(process, process.stdout), _capped(process, process.stderr))
         await process.wait()
         if max(len(output), len(errors)) > MOST_OUTPUT:
-            raise PermanentError(f"{self._words[0]!r} printed more than {MOST_OUTPUT} bytes; a label is one line")
+            raise PermanentError(
+                f"{self._words[0]!r} printed more than {MOST_OUTPUT} bytes; a label is one line", code="reply-malformed"
+            )
         return output, errors
 
     def _answer(self, code: int, output: bytes, errors: bytes) -> Answer:
@@ -190,7 +195,9 @@ class CommandClassifier:
         lines = [line.strip() for line in output.decode("utf-8", "replace").splitlines()]
         last = next((line for line in reversed(lines) if line), None)
         if last is None:
-            raise PermanentError(f"{self._words[0]!r} printed no label; its last line must be one")
+            raise PermanentError(
+                f"{self._words[0]!r} printed no label; its last line must be one", code="reply-malformed"
+            )
         if not _is_json(last):
             return self._secrets.answer(last)
         try:
@@ -198,7 +205,8 @@ class CommandClassifier:
         except ValidationError:
             raise PermanentError(
                 f"{self._words[0]!r} printed JSON that holds no label; print "
-                '{"label": "cat", "score": 0.9}, or a list of such objects'
+                '{"label": "cat", "score": 0.9}, or a list of such objects',
+                code="reply-malformed",
             ) from None
         if all(each.score is not None for each in ranked):
             ranked.sort(key=lambda each: -(each.score or 0.0))
@@ -213,7 +221,10 @@ class CommandClassifier:
             return TransientError(f"{self._words[0]!r} says it may work later (exit code {code}): {words}")
         if code < 0:
             return TransientError(f"{self._words[0]!r} was ended by {_signal(-code)}: {words}", garbled=True)
-        return PermanentError(f"{self._words[0]!r} left with exit code {code}: {words}; try it by hand on one picture")
+        return PermanentError(
+            f"{self._words[0]!r} left with exit code {code}: {words}; try it by hand on one picture",
+            code="classifier-refused",
+        )
 
     def _parts(self) -> dict[str, object]:
         named = [self._folder / word for word in self._words[1:] if word != "{image}"]
@@ -226,8 +237,9 @@ class CommandClassifier:
 
 def connect(address: str, settings: Settings) -> Classifier[bytes]:
     """`command:./classify {image}`, or the settings of a TOML file."""
+    require_posix("a program as a classifier")
     values = {"command": address, **settings} if address else settings
-    return CommandClassifier(described(Description, values), folder_of(settings))
+    return CommandClassifier(described(CommandDescription, values), folder_of(settings))
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -65,7 +65,7 @@ class Encoding(BaseModel):
         return WorkingSize(long=self.max_side) if self.max_side else PHOTO
 
     def parts(self) -> dict[str, object]:
-        """What of this could change answers, for a fingerprint."""
+        """The settings that can change answers, for a fingerprint."""
         unused = {
             "quality": self.format != "jpeg",
             "min_side": not self.upscale,
@@ -93,7 +93,8 @@ class Encoding(BaseModel):
         if self.max_bytes is not None and len(data) > self.max_bytes:
             raise ImageError(
                 f"a picture takes {len(data)} bytes as {kind_of(data)} and the server allows {self.max_bytes}; "
-                'set max_side, or format = "jpeg" with shrink = true'
+                'set max_side, or format = "jpeg" with shrink = true',
+                code="image-unfit",
             )
         return data
 
@@ -133,7 +134,8 @@ class Encoding(BaseModel):
         advice = "leave it out" if self.upscale else "leave it out or set upscale = true"
         raise ImageError(
             f"a picture of {width} × {height} pixels cannot be sent: the server wants sides of at least {least} "
-            f"within its upper limits; {advice}"
+            f"within its upper limits; {advice}",
+            code="image-unfit",
         )
 
 

@@ -32,7 +32,7 @@ from urllib.parse import parse_qsl, quote
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 from yarl import URL
 
-from looktwice.classifiers.base import Answer, Classifier, Names, Pixels, Settings, Terms, fingerprint
+from looktwice.classifiers.base import Answer, Classifier, Limits, Names, Pixels, Settings, fingerprint
 from looktwice.classifiers.encoding import Encoding, kind_of
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.classifiers.registry import described, folder_of, read_labels
@@ -91,7 +91,7 @@ class Json(BaseModel):
 
 
 class Numbers(Preprocessing):
-    """What stands for {pixels}: nested lists, of whole numbers 0 to 255 where nothing is to be computed."""
+    """The value of {pixels}: nested lists, of integers 0 to 255 unless they are normalised."""
 
     size: tuple[int, int] | None = Field(default=None, description="height, width; the picture's own if left out")
     layout: Literal["hwc", "chw"] = "hwc"
@@ -108,7 +108,7 @@ class Numbers(Preprocessing):
 Body = Raw | Base64 | Multipart | Json
 
 
-class Description(HttpSettings, Paths):
+class HttpDescription(HttpSettings, Paths):
     """One request and where its reply holds the label."""
 
     url: str
@@ -140,7 +140,7 @@ class Description(HttpSettings, Paths):
 class HttpClassifier:
     """A server that is asked with one request a picture."""
 
-    def __init__(self, description: Description, labels: tuple[str, ...] | None) -> None:
+    def __init__(self, description: HttpDescription, labels: tuple[str, ...] | None) -> None:
         secrets = Secrets()
         description = _with_values(description)
         hints = [description.headers.get(name) for name in description.headers if name.lower() == "content-type"]
@@ -163,7 +163,7 @@ class HttpClassifier:
         self.names = Names(labels, description.rename, description.empty)
         self.labels = self.names.labels
         self.answer_kind = description.answer
-        self.terms = _terms(description, self._encoding)
+        self.limits = _limits(description, self._encoding)
         self.fingerprint = fingerprint("http", _parts(description))
         self.reading = fingerprint("json", description.model_dump(include=WHAT_IS_READ))
 
@@ -226,7 +226,7 @@ def preset(name: str) -> str:
 
 def _connect(settings: Settings) -> HttpClassifier:
     settings = merge_preset(settings)
-    description = described(Description, settings)
+    description = described(HttpDescription, settings)
     labels = description.labels
     return HttpClassifier(description, read_labels(labels, folder_of(settings)) if isinstance(labels, str) else labels)
 
@@ -249,7 +249,7 @@ def _changed(start: Mapping[str, object], changes: Settings) -> dict[str, object
     return both
 
 
-def _parts(description: Description) -> dict[str, object]:
+def _parts(description: HttpDescription) -> dict[str, object]:
     """All that could change the server's reply; secrets are in it by the names of their variables."""
     silent = {*HttpSettings.model_fields, *NAMING, *WHAT_IS_READ, "values", "error"}
     parts = description.model_dump(exclude={*silent, "encoding", "headers"})
@@ -259,7 +259,7 @@ def _parts(description: Description) -> dict[str, object]:
     return {**parts, "headers": headers, "encoding": description.encoding.parts()}
 
 
-def _with_values(description: Description) -> Description:
+def _with_values(description: HttpDescription) -> HttpDescription:
     """The description with the values in place of {name}."""
     values = description.values
 
@@ -317,14 +317,14 @@ def _texts(name: str, value: object) -> Iterator[tuple[str, str]]:
             yield from _texts(name, item)
 
 
-def _terms(description: Description, encoding: Encoding) -> Terms:
+def _limits(description: HttpDescription, encoding: Encoding) -> Limits:
     shown = json.dumps(description.body.model_dump()) if isinstance(description.body, Json) else "{image_"
     numbers = description.pixels if "{pixels}" in shown else Numbers()
     size = numbers.usable_size(numbers.size) if numbers.size else encoding.usable_size()
-    return description.terms(size, encoding=encoding if "{image_" in shown else None)
+    return description.limits(size, encoding=encoding if "{image_" in shown else None)
 
 
-def _body(description: Description, encoding: Encoding, secrets: Secrets) -> tuple[str | None, Build]:
+def _body(description: HttpDescription, encoding: Encoding, secrets: Secrets) -> tuple[str | None, Build]:
     """The content type of bodies, None where it is that of the file, and what makes one of a picture that fits."""
     body = description.body
     if isinstance(body, Raw):

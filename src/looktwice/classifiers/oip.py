@@ -38,10 +38,10 @@ from looktwice.classifiers.base import (
     MOST_OPTIONS,
     Answer,
     Classifier,
+    Limits,
     Names,
     Pixels,
     Settings,
-    Terms,
     as_word,
     fingerprint,
     position_word,
@@ -71,7 +71,7 @@ CLASS = re.compile(r"(?P<value>-?\d[\d.]*(?:e[-+]?\d+)?):(?P<index>\d+)(?::(?P<l
 HEADER_LENGTH = "inference-header-content-length"
 
 
-class Description(HttpSettings, Preprocessing):
+class OipDescription(HttpSettings, Preprocessing):
     """Where the model is, how a picture becomes its input, and its output a label."""
 
     url: str
@@ -138,9 +138,9 @@ class Tensor(NamedTuple):
 class OipClassifier:
     """A model behind the Open Inference Protocol."""
 
-    def __init__(self, description: Description, labels: tuple[str, ...] | None) -> None:
+    def __init__(self, description: OipDescription, labels: tuple[str, ...] | None) -> None:
         self._description = description
-        self._address = _Address.of(description.url)
+        self._address = _Address.parse(description.url)
         self._secrets = Secrets()
         self._headers = {name.lower(): self._secrets.fill(value) for name, value in description.headers.items()}
         self._transport = Transport(description, self._secrets)
@@ -158,13 +158,13 @@ class OipClassifier:
         self.fingerprint = fingerprint("oip", parts)
 
     @property
-    def terms(self) -> Terms:
+    def limits(self) -> Limits:
         """The limits and costs of asking it; from the server where the description has none."""
         batch = self._description.batch or self.model.batch
         if size := self._description.size or _size(self.model, self._description.layout):
-            return self._description.terms(self._description.usable_size(size), batch)
+            return self._description.limits(self._description.usable_size(size), batch)
         encoding = self._description.encoding if self.model.datatype == "BYTES" else None
-        return self._description.terms(self._description.encoding.usable_size(), batch, encoding)
+        return self._description.limits(self._description.encoding.usable_size(), batch, encoding)
 
     @property
     def model(self) -> Model:
@@ -223,7 +223,7 @@ class OipClassifier:
         return _model(self._description, metadata, extensions, most)
 
     async def _extensions(self, transport: Transport) -> tuple[str, ...]:
-        """What the server can do beyond the protocol; nothing where a gateway shows the model alone."""
+        """The server's extensions of the protocol; empty behind a gateway that shows only the model."""
         try:
             reply = await transport.endpoint("GET", self._address.server, self._headers).send_json()
         except PermanentError:
@@ -252,7 +252,7 @@ def connect_tls(address: str, settings: Settings) -> Classifier[Tensor]:
 
 
 def _connect(settings: Settings) -> OipClassifier:
-    description = described(Description, settings)
+    description = described(OipDescription, settings)
     labels = description.labels
     return OipClassifier(description, read_labels(labels, folder_of(settings)) if isinstance(labels, str) else labels)
 
@@ -264,26 +264,31 @@ class _Address(NamedTuple):
     model: str
 
     @classmethod
-    def of(cls, text: str) -> _Address:
+    def parse(cls, text: str) -> _Address:
         try:
             url = URL(text)
         except ValueError:
             url = URL()
         found = ADDRESS.fullmatch(url.raw_path)
         if url.user or url.password or url.raw_query_string:
-            raise PermanentError("the url of a model holds a user, password or query; send secrets in headers instead")
+            raise PermanentError(
+                "the url of a model holds a user, password or query; send secrets in headers instead",
+                code="model-unsupported",
+            )
         if found is None or not url.host:
-            raise PermanentError(f"{text!r} does not name a model; write oip+http://host:port/model")
+            raise PermanentError(
+                f"{text!r} does not name a model; write oip+http://host:port/model", code="model-unsupported"
+            )
         server = f"{url.origin()}{found['base']}/v2"
         version = f"/versions/{found['version']}" if found["version"] else ""
         return cls(server, f"{server}/models/{found['model']}{version}")
 
 
-def _model(description: Description, metadata: Metadata, extensions: Sequence[str], most: int) -> Model:
+def _model(description: OipDescription, metadata: Metadata, extensions: Sequence[str], most: int) -> Model:
     tensor = _input(description, metadata)
     if tensor.datatype not in PICTURES:
         what = f"input {tensor.name!r} takes {tensor.datatype!r}"
-        raise PermanentError(f"{what}, which cannot hold a picture; use {PICTURES}")
+        raise PermanentError(f"{what}, which cannot hold a picture; use {PICTURES}", code="model-unsupported")
     outputs = [one for one in metadata.outputs if description.output in (None, one.name)]
     tells_text = bool(outputs) and outputs[0].datatype == "BYTES"
     return Model(
@@ -297,11 +302,14 @@ def _model(description: Description, metadata: Metadata, extensions: Sequence[st
     )
 
 
-def _input(description: Description, metadata: Metadata) -> TensorInfo:
+def _input(description: OipDescription, metadata: Metadata) -> TensorInfo:
     """The input that takes the picture: the one of the description, otherwise the only one of the metadata."""
     inputs = {one.name: one for one in metadata.inputs}
     if description.input is None and len(inputs) > 1:
-        raise PermanentError(f'the model has inputs {", ".join(map(repr, inputs))}; name the picture\'s as input = "…"')
+        raise PermanentError(
+            f'the model has inputs {", ".join(map(repr, inputs))}; name the picture\'s as input = "…"',
+            code="model-unsupported",
+        )
     name = description.input or next(iter(inputs), None)
     known = inputs.get(name or "")
     datatype = description.datatype or (known and known.datatype)
@@ -309,17 +317,20 @@ def _input(description: Description, metadata: Metadata) -> TensorInfo:
     if not (name and datatype and shape):
         raise PermanentError(
             f"the server does not tell what the model takes (inputs: {', '.join(map(repr, inputs)) or 'none'}); "
-            "set input, datatype and shape in the description"
+            "set input, datatype and shape in the description",
+            code="model-unsupported",
         )
     return TensorInfo(name=name, datatype=datatype, shape=shape)
 
 
-def _batch(tensor: TensorInfo, description: Description, most: int) -> int:
+def _batch(tensor: TensorInfo, description: OipDescription, most: int) -> int:
     """Pictures in one call: many where the first dimension is free and all pictures get the same shape."""
     free = tensor.shape[0] == -1 and len(tensor.shape) != 3
     fixed = tensor.datatype == "BYTES" or description.size is not None or tensor.shape.count(-1) == 1
     if not free and tensor.shape[0] != 1 and len(tensor.shape) != 3:
-        raise PermanentError(f"input {tensor.name!r} of shape {list(tensor.shape)} takes no single picture")
+        raise PermanentError(
+            f"input {tensor.name!r} of shape {list(tensor.shape)} takes no single picture", code="model-unsupported"
+        )
     return most if free and fixed else 1
 
 
@@ -331,7 +342,7 @@ def _file(pixels: Pixels, encoding: Encoding, model: Model) -> Tensor:
     return Tensor(shape, b'"' + base64.b64encode(data) + b'"')
 
 
-def _numbers(pixels: Pixels, description: Description, model: Model) -> Tensor:
+def _numbers(pixels: Pixels, description: OipDescription, model: Model) -> Tensor:
     """A picture as numbers in the shape and type that the model takes."""
     height, width, count, first = _dimensions(model, description.layout)
     look: Preprocessing = description
@@ -342,11 +353,14 @@ def _numbers(pixels: Pixels, description: Description, model: Model) -> Tensor:
     if model.datatype != "UINT8":
         array = look.normalise(fitted).astype(NUMBERS[model.datatype])
     elif (look.scale, *look.mean, *look.std) != (1.0, 0.0, 1.0):
-        raise PermanentError("the model takes whole numbers (UINT8), so scale, mean and std must be left out")
+        raise PermanentError(
+            "the model takes whole numbers (UINT8), so scale, mean and std must be left out", code="model-unsupported"
+        )
     if any(wanted not in (-1, made) for wanted, made in zip((count, height, width), array.shape, strict=True)):
         raise PermanentError(
             f"the model takes {count} × {height} × {width} (channels, height, width), but the description makes "
-            f"{' × '.join(map(str, array.shape))} of a picture; check size, channels, mean and std"
+            f"{' × '.join(map(str, array.shape))} of a picture; check size, channels, mean and std",
+            code="model-unsupported",
         )
     array = array if first else array.transpose(1, 2, 0)
     if model.binary:
@@ -362,13 +376,16 @@ def _dimensions(model: Model, layout: str | None) -> tuple[int, int, int, bool]:
     if len(model.shape) not in (3, 4):
         raise PermanentError(
             f"input {model.input!r} has shape {list(model.shape)}, which is no picture: "
-            "it needs channels, height and width"
+            "it needs channels, height and width",
+            code="model-unsupported",
         )
     if layout == "chw" or (layout is None and shape[0] in (1, 3)):
         return shape[1], shape[2], shape[0], True
     if layout == "hwc" or shape[2] in (1, 3):
         return shape[0], shape[1], shape[2], False
-    raise PermanentError(f'input {model.input!r} has shape {list(model.shape)}; set layout = "chw" or "hwc"')
+    raise PermanentError(
+        f'input {model.input!r} has shape {list(model.shape)}; set layout = "chw" or "hwc"', code="model-unsupported"
+    )
 
 
 def _size(model: Model, layout: str | None) -> tuple[int, int] | None:
@@ -384,7 +401,9 @@ def _request(batch: Sequence[Tensor], model: Model) -> tuple[dict[str, str], byt
     batched = model.datatype == "BYTES" or len(model.shape) == 4
     first = batch[0]
     if len(batch) > 1 and not (batched and all(one.shape == first.shape for one in batch)):
-        raise PermanentError("these pictures cannot share a call; set batch = 1, or size if they differ in it")
+        raise PermanentError(
+            "these pictures cannot share a call; set batch = 1, or size if they differ in it", code="model-unsupported"
+        )
     shape = [len(batch), *first.shape] if batched else list(first.shape)
     tensor: dict[str, object] = {"name": model.input, "shape": shape, "datatype": model.datatype}
     if model.binary:
@@ -393,7 +412,10 @@ def _request(batch: Sequence[Tensor], model: Model) -> tuple[dict[str, str], byt
         head = json.dumps({"inputs": [tensor], **_outputs(model)}).encode()
         return {"content-type": "application/octet-stream", HEADER_LENGTH: str(len(head))}, head + data
     if model.datatype == "FP16":
-        raise PermanentError("the model takes FP16, which JSON cannot hold, and its server takes no binary tensors")
+        raise PermanentError(
+            "the model takes FP16, which JSON cannot hold, and its server takes no binary tensors",
+            code="model-unsupported",
+        )
     if model.datatype == "BYTES":
         tensor["parameters"] = {"content_type": "base64"}
     head = json.dumps({**_outputs(model), "inputs": [tensor]}).encode()
@@ -482,12 +504,15 @@ class Reading(NamedTuple):
         with np.errstate(invalid="ignore"):  # some numbers that are none would warn
             numbers = row.astype(np.float64)
         if row.size == 1:
-            raise PermanentError("the model gives one number that is no position; choose another output = …")
+            raise PermanentError(
+                "the model gives one number that is no position; choose another output = …", code="model-unsupported"
+            )
         if np.isnan(numbers).any():
             raise Garbled("has scores that are not numbers")
         if self.labels is not None and row.size != len(self.labels):
             raise PermanentError(
-                f"the model gives {row.size} scores, but its description names {len(self.labels)} labels"
+                f"the model gives {row.size} scores, but its description names {len(self.labels)} labels",
+                code="model-unsupported",
             )
         shares = probabilities(numbers)
         order = np.argsort(-numbers, kind="stable")[:MOST_OPTIONS].tolist()

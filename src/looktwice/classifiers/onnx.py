@@ -34,10 +34,10 @@ from looktwice.classifiers.base import (
     MOST_OPTIONS,
     Answer,
     Classifier,
+    Limits,
     Names,
     Pixels,
     Settings,
-    Terms,
     fingerprint,
     position_word,
     probabilities,
@@ -53,7 +53,7 @@ CALL_PIXELS = 2**17
 """Pixels in one call: two pictures of 224 × 224. More take no less time each, and memory in proportion."""
 
 
-class Description(Preprocessing):
+class OnnxDescription(Preprocessing):
     """How a picture becomes the model's input, and its output a label."""
 
     model: str
@@ -65,11 +65,11 @@ class Description(Preprocessing):
     )
     working_size: int | None = Field(None, ge=1, description="of the longer side; by size and crop if left out")
 
-    def terms(self) -> Terms:
+    def limits(self) -> Limits:
         """The limits and costs of asking it on this machine."""
         size = WorkingSize(long=self.working_size) if self.working_size else self.usable_size(self.size)
         # One call more than can run is asked for, so that a core takes the next one at once.
-        return Terms(self.pictures(), (os.cpu_count() or 1) + 1, local=True, working_size=size)
+        return Limits(self.pictures(), (os.cpu_count() or 1) + 1, local=True, working_size=size)
 
     def pictures(self) -> int:
         """How many go into one call: enough to keep a core busy, few enough for the memory of large inputs."""
@@ -79,20 +79,22 @@ class Description(Preprocessing):
 class OnnxClassifier:
     """A model file, run on this machine's processors."""
 
-    def __init__(self, path: Path, description: Description, folder: Path | None = None) -> None:
+    def __init__(self, path: Path, description: OnnxDescription, folder: Path | None = None) -> None:
         """`folder` is where the description lies; beside the model if left out."""
         self._description = description
         self._session = _session(path)
         inputs = self._session.get_inputs()
         if not inputs:
-            raise PermanentError(f"{str(path)!r} has no input for a picture; export it with one")
+            raise PermanentError(
+                f"{str(path)!r} has no input for a picture; export it with one", code="model-unsupported"
+            )
         self._input = inputs[0].name
         labels = description.labels
         self.labels = read_labels(labels, folder or path.parent, path.parent) if isinstance(labels, str) else labels
         self.names = Names(self.labels)
         self.fingerprint = _fingerprint(path, description)
         self._pool = _pool()
-        self.terms = description.terms()
+        self.limits = description.limits()
 
     def prepare(self, pixels: Pixels) -> Pixels:
         # A copy of its own, so that it does not keep the array of all views in memory.
@@ -120,9 +122,13 @@ class OnnxClassifier:
             output: Tensor = self._session.run(None, {self._input: tensor})[0]
         except Exception as error:  # onnxruntime raises types of its own that share no public root
             why = " ".join(str(error).split())[:200]
-            raise PermanentError(f"the model cannot be run on an input of shape {tensor.shape}: {why}") from None
+            raise PermanentError(
+                f"the model cannot be run on an input of shape {tensor.shape}: {why}", code="model-unsupported"
+            ) from None
         if not isinstance(output, np.ndarray) or output.dtype.kind not in "fiu":
-            raise PermanentError("the model's first output is not an array of numbers; export its scores first")
+            raise PermanentError(
+                "the model's first output is not an array of numbers; export its scores first", code="model-unsupported"
+            )
         return output
 
     def _answer(self, batch: Sequence[Pixels]) -> list[Answer]:
@@ -130,7 +136,8 @@ class OnnxClassifier:
         if logits.shape != (len(batch), len(self.labels)):
             raise PermanentError(
                 f"the model's output has shape {logits.shape} for {len(batch)} pictures, "
-                f"but its description names {len(self.labels)} labels"
+                f"but its description names {len(self.labels)} labels",
+                code="model-unsupported",
             )
         if not self._description.scores:
             return [Answer(position_word(code)) for code in logits.argmax(axis=1)]
@@ -145,7 +152,7 @@ class OnnxClassifier:
 def connect(address: str, settings: Settings) -> Classifier[Pixels]:
     """`onnx:model.onnx`, or the settings of a TOML file."""
     settings = read_beside(Path(address)) if address else settings
-    description = described(Description, {key: value for key, value in settings.items() if key != "connector"})
+    description = described(OnnxDescription, {key: value for key, value in settings.items() if key != "connector"})
     folder = folder_of(settings)
     return OnnxClassifier(folder / description.model, description, folder)
 
@@ -154,11 +161,12 @@ def read_beside(path: Path) -> Settings:
     """The settings in the TOML file beside a model."""
     beside = path.with_suffix(".toml")
     if not path.exists():
-        raise PermanentError(f"there is no model file {str(path)!r}")
+        raise PermanentError(f"there is no model file {str(path)!r}", code="description-missing")
     if not beside.exists():
         raise PermanentError(
             f"{str(path)!r} needs {str(beside)!r} beside it, which says what the model does not: at least size = "
-            "[224, 224], the labels, and how pixels are scaled; docs/connectors.md shows one"
+            "[224, 224], the labels, and how pixels are scaled; docs/connectors.md shows one",
+            code="description-missing",
         )
     return {"model": path.name, **read_toml(beside), "folder": str(path.parent)}
 
@@ -175,11 +183,13 @@ def _session(path: Path):  # type: ignore[no-untyped-def]
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     if not path.is_file():
-        raise PermanentError(f"there is no model file {str(path)!r}")
+        raise PermanentError(f"there is no model file {str(path)!r}", code="description-missing")
     try:
         return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises types of its own that share no public root
-        raise PermanentError(f"{str(path)!r} is not a model that onnxruntime can run: {error}") from None
+        raise PermanentError(
+            f"{str(path)!r} is not a model that onnxruntime can run: {error}", code="model-unsupported"
+        ) from None
 
 
 def _onnxruntime() -> ModuleType:
@@ -192,7 +202,7 @@ def _onnxruntime() -> ModuleType:
     return onnxruntime
 
 
-def _fingerprint(path: Path, description: Description) -> str:
+def _fingerprint(path: Path, description: OnnxDescription) -> str:
     how = description.model_dump(
         exclude={"model", "labels", "batch", "working_size", *([] if description.scores else ["scores"])}
     )

@@ -1,4 +1,4 @@
-"""What chat models cost by the token: a table that you edit, and the vendors' rules for the tokens of pictures.
+"""Token prices of chat models: a table that you edit, and the vendors' rules for the tokens of pictures.
 
     [models."gpt-5-mini"]
     input = "0.25"                # per million tokens, in your currency
@@ -141,13 +141,14 @@ class Tariff(BaseModel):
         if limit is None:
             raise PermanentError(
                 "a price by the token needs a limit of what an answer may cost: set max_tokens in the description of "
-                "the classifier, or output_limit in the table of prices"
+                "the classifier, or output_limit in the table of prices",
+                code="price-missing",
             )
         question = weight.bytes + self.overhead + self._picture(weight)
         return Tokens(question, limit, written=question if (self.cache_write or 0) > self.input else 0)
 
     def picos(self, tokens: Tokens, batched: bool = False) -> int:
-        """What tokens cost, in millionths of a millionth; in a batch less."""
+        """The price of tokens in picos (10⁻¹²); lower in a batch."""
         cached = self.input if self.cached_input is None else self.cached_input
         written = self.input if self.cache_write is None else self.cache_write
         plain = tokens.input - tokens.cached - tokens.written
@@ -168,12 +169,13 @@ class Table(BaseModel):
     checked: date | None = Field(default=None, description="when somebody last compared it with the vendors' pages")
     models: dict[str, Tariff] = Field(min_length=1)
 
-    def of(self, model: str) -> Tariff:
-        """What a model costs."""
+    def tariff(self, model: str) -> Tariff:
+        """The tariff of a model."""
         fitting = [name for name in self.models if model == name or (name[-1:] == "*" and model.startswith(name[:-1]))]
         if not fitting:
             raise PermanentError(
-                f"the table of prices has no model {model!r}; add [models.{model!r}] to it, as `looktwice prices` shows"
+                f"the table of prices has no model {model!r}; add [models.{model!r}], as `looktwice prices` shows",
+                code="price-missing",
             )
         return self.models[max(fitting, key=lambda name: (name == model, len(name)))]
 

@@ -1,8 +1,9 @@
 """Any Python callable as a classifier: sync or async, one picture or a batch.
 
-A function whose first parameter is called `batch`, `images` or `pictures` gets a list of pictures and returns a list
-of labels; any other gets one picture. Pictures are uint8 arrays, height × width × RGB. In place of a label it may
+A function decorated with `batched` gets a list of pictures and returns a list of labels; any other gets one picture.
+Pictures are uint8 arrays, height × width × RGB. In place of a label it may
 return the label and its score, `("cat", 0.91)`, or a score for each of several labels, `{"cat": 0.91, "dog": 0.06}`.
+One decorated with `returns_tags` returns all tags that may be true of a picture, as a list or with a score for each.
 
 A function of a module is known by its name and source. What a lambda, a closure, a function with default values, a
 method or another callable object answers depends on more than that, so its fingerprint also has a part behind `#` that
@@ -26,13 +27,38 @@ from uuid import uuid4
 
 import numpy as np
 
-from looktwice.classifiers.base import KEPT_OPTIONS, NO_LABEL, Answer, Classifier, Pixels, Settings, Terms, fingerprint
+from looktwice.classifiers.base import (
+    KEPT_OPTIONS,
+    NO_LABEL,
+    Answer,
+    AnswerKind,
+    Classifier,
+    Limits,
+    Pixels,
+    Settings,
+    fingerprint,
+)
 from looktwice.errors import PermanentError
 from looktwice.images.image import PHOTO, WorkingSize
 
 T = TypeVar("T")
 
-BATCH_NAMES = ("batch", "images", "pictures")
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def batched(function: Function) -> Function:
+    """Declare that a function takes a list of pictures, up to 64, and returns as many labels; a decorator."""
+    function.__dict__["batched"] = True
+    return function
+
+
+def returns_tags(function: Function) -> Function:
+    """Declare that a function returns tags, of which several may be true of a picture; a decorator.
+
+    It returns a list, `["cat", "sofa"]`, or a score for each, `{"cat": 0.91, "sofa": 0.2}`, which may be true or false.
+    """
+    function.__dict__["answer_kind"] = "tags"
+    return function
 
 
 class PerObject(Generic[T]):
@@ -43,7 +69,7 @@ class PerObject(Generic[T]):
         self._kept: dict[int, tuple[weakref.ref[object], T]] = {}
         self._lock = Lock()
 
-    def of(self, owner: object) -> T:
+    def get(self, owner: object) -> T:
         """The value of this object."""
         with self._lock:
             reference, value = self._kept.get(id(owner), (None, None))
@@ -76,15 +102,18 @@ class PythonClassifier:
         size: WorkingSize = PHOTO,
     ) -> None:
         self._function = function
-        self._batched = next(iter(inspect.signature(function).parameters), "") in BATCH_NAMES
+        self._batched = bool(getattr(function, "batched", getattr(type(function).__call__, "batched", False)))
+        self.answer_kind: AnswerKind = getattr(
+            function, "answer_kind", getattr(type(function).__call__, "answer_kind", "label")
+        )
         self._name = name or f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
         self.description = f"python:{self._name}"
         source = _source(function)
         self.fingerprint = fingerprint("python", {"name": self._name, "source": source})
         if name is None and not (source and _is_plain(function)):
-            self.fingerprint += f"#{_TOKENS.of(getattr(function, '__self__', function))}"
+            self.fingerprint += f"#{_TOKENS.get(getattr(function, '__self__', function))}"
         self.labels = tuple(labels) or None
-        self.terms = Terms(batch=64 if self._batched else 1, concurrency=2, local=True, working_size=size)
+        self.limits = Limits(batch=64 if self._batched else 1, concurrency=2, local=True, working_size=size)
 
     def prepare(self, pixels: Pixels) -> Pixels:
         return pixels
@@ -93,7 +122,8 @@ class PythonClassifier:
         answers = await self._call(list(batch)) if self._batched else [await self._call(pixels) for pixels in batch]
         if not isinstance(answers, (list, tuple)) or len(answers) != len(batch):
             raise PermanentError(
-                f"{self._name} was given {len(batch)} pictures and must return as many labels in a list"
+                f"{self._name} was given {len(batch)} pictures and must return as many labels in a list",
+                code="reply-malformed",
             )
         return [self._answer(label) for label in answers]
 
@@ -106,6 +136,15 @@ class PythonClassifier:
         return await asyncio.to_thread(self._function, argument)
 
     def _answer(self, value: object) -> Answer:
+        tags = self.answer_kind == "tags"
+        if tags and isinstance(value, list | tuple | set | frozenset):
+            words = tuple((self._word(tag), None) for tag in list(value)[:KEPT_OPTIONS])
+            return Answer(words[0][0] if words else NO_LABEL, options=words)
+        if tags and not isinstance(value, Mapping):
+            raise PermanentError(
+                f"{self._name} returned {value!r} ({type(value).__name__}); return a list of tags, or a dict of scores",
+                code="reply-malformed",
+            )
         if isinstance(value, Mapping):
             ranked = sorted(value.items(), key=lambda item: -self._number(item[1]))[:KEPT_OPTIONS]
             options = tuple((self._word(label), self._number(score)) for label, score in ranked)
@@ -115,14 +154,18 @@ class PythonClassifier:
         return Answer(self._word(value))
 
     def _number(self, score: object) -> float:
-        if isinstance(score, bool) or not isinstance(score, int | float | np.integer | np.floating):
-            raise PermanentError(f"{self._name} returned the score {score!r}; a score must be a number")
+        is_bool = isinstance(score, bool | np.bool_) and self.answer_kind == "label"
+        if is_bool or not isinstance(score, int | float | np.integer | np.floating | np.bool_):
+            raise PermanentError(
+                f"{self._name} returned the score {score!r}; a score must be a number", code="reply-malformed"
+            )
         return float(score)
 
     def _word(self, label: object) -> str:
         if isinstance(label, bool) or not isinstance(label, str | int | np.integer):
             raise PermanentError(
-                f"{self._name} returned {label!r} ({type(label).__name__}); a label must be a str or an int"
+                f"{self._name} returned {label!r} ({type(label).__name__}); a label must be a str or an int",
+                code="reply-malformed",
             )
         return str(label)
 
@@ -137,7 +180,7 @@ def connect(address: str, settings: Settings) -> Classifier[Pixels]:
     try:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
-        raise PermanentError(f"python:{address} cannot be imported: {error}") from None
+        raise PermanentError(f"python:{address} cannot be imported: {error}", code="program-unusable") from None
     finally:
         sys.path.remove(str(Path.cwd()))
     side = settings.get("working_size")

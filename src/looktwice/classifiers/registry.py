@@ -6,17 +6,20 @@ Other packages add protocols in the entry-point group `looktwice.classifiers`: a
 
 from __future__ import annotations
 
+import csv
 import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from looktwice.classifiers.base import AnyClassifier, Classifier, Settings
+from looktwice.classifiers.base import AnyClassifier, Classifier, Naming, Renamed, Settings, names_of
 from looktwice.errors import PermanentError
+from looktwice.settings import checked
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -42,6 +45,9 @@ PROTOCOLS = {
 }
 """Schemes that come with looktwice, and the functions that speak them; each is imported when it is first used."""
 
+ASKING = ("name", "budget", "money")
+"""Settings of a file that do not concern the connector."""
+
 Description = TypeVar("Description", bound="BaseModel")
 
 Connect = Callable[[str, Settings], AnyClassifier]
@@ -55,22 +61,57 @@ class Described:
     scheme: str
     address: str
     settings: Settings
+    asking: Settings = field(default_factory=dict)
+    """What the file says of asking it beside others: its `name`, and a `budget` or `money` of its own."""
 
 
-Source = str | Path | Described | AnyClassifier | Callable[..., object]
+Amount = str | int | float | Decimal
+
+
+@dataclass(frozen=True)
+class Connected:
+    """A classifier with a name, and what was said of asking it; where that is None, the model's options hold."""
+
+    classifier: AnyClassifier
+    name: str
+    description: str
+    rename: Mapping[str, str] = field(default_factory=dict)
+    """Other names for its labels."""
+    price: Amount | None = None
+    prices: str | Path | None = None
+    rate: float | None = None
+    concurrency: int | None = None
+    budget: int | str | None = None
+    """Queries that may be spent on this classifier, beside the budget of the model."""
+    money: Amount | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the classifier."""
+        return self.classifier.fingerprint
+
+    @property
+    def names(self) -> Naming:
+        """The meaning of the labels in its answers."""
+        return Renamed(names_of(self.classifier), self.rename) if self.rename else names_of(self.classifier)
+
+
+Source = str | Path | Described | Connected | AnyClassifier | Callable[..., object]
 """What `connect` takes."""
 
 
 def connect(source: Source) -> AnyClassifier:
     """The classifier that a string or a TOML file describes, a Python function as one, or a classifier as it is.
 
-    A function takes one picture (uint8, height × width × RGB), or a list of them if its first parameter is called
-    `batch`, `images` or `pictures`, and returns a label or a list of labels; it may be async.
+    A function takes one picture (uint8, height × width × RGB) and returns a label, or with `@looktwice.batched` a list
+    of each; it may be async.
     """
     if isinstance(source, str | Path):
         source = resolve(str(source))
     if isinstance(source, Described):
         return _protocol(source.scheme)(source.address, source.settings)
+    if isinstance(source, Connected):
+        return source.classifier
     if isinstance(source, Classifier):
         return source
     if callable(source):
@@ -84,12 +125,26 @@ def connect(source: Source) -> AnyClassifier:
 
 
 def describe(source: Source, classifier: AnyClassifier) -> str:
-    """What a profile and a ledger call the classifier that `connect` made of this source."""
+    """The name in profiles and ledgers of the classifier that `connect` makes of this source."""
     if isinstance(source, str | Path):
         return str(source)
     if isinstance(source, Described):
         return source.text
+    if isinstance(source, Connected):
+        return source.description
     return str(getattr(classifier, "description", classifier.fingerprint))
+
+
+def read_renames(path: Path) -> dict[str, str]:
+    """The labels of a CSV file under other names: a line `label,name` for each, after that heading."""
+    try:
+        rows = list(csv.reader(path.read_text("utf-8-sig").splitlines(), skipinitialspace=True, strict=True))
+    except (OSError, ValueError, csv.Error) as error:
+        raise PermanentError(f"the names of labels in {str(path)!r} cannot be read: {error}") from None
+    wrong = next((line for line, row in enumerate(rows, 1) if row and len(row) != 2), 0)
+    if not rows or rows[0] != ["label", "name"] or wrong:
+        raise PermanentError(f"{str(path)!r} is wrong in line {wrong or 1}; write label,name and two texts a line")
+    return dict(filter(None, rows[1:]))
 
 
 def resolve(text: str) -> Described:
@@ -111,7 +166,8 @@ def _from_file(text: str) -> Described:
     scheme = settings.pop("connector", "http" if "preset" in settings else None)
     if not isinstance(scheme, str):
         raise PermanentError(f'{str(path)!r} does not name its protocol; add a line such as connector = "onnx"')
-    return Described(text, scheme, "", {**settings, "folder": str(path.parent)})
+    asking = {key: settings.pop(key) for key in ASKING if key in settings}
+    return Described(text, scheme, "", {**settings, "folder": str(path.parent)}, asking)
 
 
 def _protocol(scheme: str) -> Connect:
@@ -137,7 +193,7 @@ def read_toml(path: Path) -> dict[str, object]:
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        raise PermanentError(f"there is no classifier description {str(path)!r}") from None
+        raise PermanentError(f"there is no classifier description {str(path)!r}", code="description-missing") from None
     except (OSError, ValueError, RecursionError) as error:
         why = str(error).partition("\n")[0]
         raise PermanentError(f"the classifier description {str(path)!r} cannot be read: {why}") from None
@@ -151,7 +207,9 @@ def read_labels(name: str, *folders: Path) -> tuple[str, ...]:
     places = list(dict.fromkeys(folder / name for folder in folders))
     path = next((place for place in places if place.is_file()), None)
     if path is None:
-        raise PermanentError(f"there is no label file {' or '.join(repr(str(place)) for place in places)}")
+        raise PermanentError(
+            f"there is no label file {' or '.join(repr(str(place)) for place in places)}", code="description-missing"
+        )
     try:
         return tuple(path.read_text("utf-8").splitlines())
     except (OSError, ValueError) as error:
@@ -165,21 +223,8 @@ def folder_of(settings: Settings) -> Path:
 
 def described(model: type[Description], settings: Settings) -> Description:
     """The settings of a TOML file as a checked model; a PermanentError names the one that is wrong."""
-    from pydantic import ValidationError
-
     values = {key: value for key, value in settings.items() if key != "folder"}
     try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        wrong = error.errors(include_input=False)
-        # A word that is not known comes first: what it was meant to be may be missing because of it.
-        first = next((each for each in wrong if each["type"] == "extra_forbidden"), wrong[0])
-        where = ".".join(map(str, first["loc"])) or "its settings"
-        message = f"the description of the classifier is wrong at {where}: {first['msg'].removeprefix('Value error, ')}"
-        if first["type"] == "extra_forbidden":
-            close = get_close_matches(where, [field.alias or name for name, field in model.model_fields.items()], 1)
-            meant = f"; did you mean {close[0]!r}?" if close else "; see docs/connectors.md for those that it takes"
-            message = (
-                f"the description of the classifier has a setting {where!r} that this connector does not know{meant}"
-            )
-    raise PermanentError(message)
+        return checked(model, values, "the description of the classifier", "docs/connectors.md")
+    except ValueError as error:
+        raise PermanentError(str(error)) from None

@@ -108,10 +108,16 @@ class Secrets:
             return value
         if not VARIABLE.fullmatch(name):
             # Not repeated: it may be the key itself, written where its variable should be named.
-            raise PermanentError("the description names a variable that is not set; write its NAME there, not the key")
+            raise PermanentError(
+                "the description names a variable that is not set; write its NAME there, not the key",
+                code="credentials-missing",
+            )
         if not NEEDED.get():
             return ""
-        raise PermanentError(f"environment variable {name} is not set; it must hold the key for this classifier")
+        raise PermanentError(
+            f"environment variable {name} is not set; it must hold the key for this classifier",
+            code="credentials-missing",
+        )
 
     def add(self, name: str, value: str) -> None:
         """Mask the value of an environment variable."""
@@ -173,6 +179,7 @@ class Secrets:
                 f"the classifier's answer has {longest:,} characters where a label should be; check the label path",
                 status=status,
                 garbled=True,
+                code="reply-malformed",
             )
         for word in words:
             self.refuse(word)
@@ -192,16 +199,18 @@ class Secrets:
             what = self._found(label, _Work(WORK))
         except _Exhausted:
             raise PermanentError(
-                f"the classifier's answer has {len(label)} characters, too many to be searched; check the label path"
+                f"the classifier's answer has {len(label)} characters, too many to be searched; check the label path",
+                code="reply-malformed",
             ) from None
         if what:
             raise PermanentError(
                 f"the classifier's answer repeats {what}; it was not kept; check the label path, and whether this "
-                "server should have a key"
+                "server should have a key",
+                code="reply-malformed",
             )
 
     def _found(self, text: str, work: _Work) -> str | None:
-        """What the text holds in any spelling."""
+        """The secrets that the text holds, in any encoding."""
         if not self._needles or len(text) < self._least:
             return None
         for reading in _readings(text, self._least, work):
@@ -229,7 +238,7 @@ def _forms(value: str) -> set[str]:
 
 
 def _needles(value: str) -> set[str]:
-    """What to look for in readings: the value, also as readings of itself, in characters and in bytes."""
+    """The forms of the value to search for: as it is and encoded, in characters and in bytes."""
     forms = {reading for form in (value, value.encode().decode("latin-1")) for reading in _unescaped(form)}
     # A space is a plus sign in an address, and readings have no spaces.
     spelled = {SPACE.sub(space, form).lower() for form in forms for space in ("", "+")}
@@ -288,7 +297,7 @@ def _character(found: re.Match[str]) -> str:
 
 
 def _decoded(text: str, least: int) -> Iterator[str]:
-    """What runs of base64 and hex decode to, if long enough for `least` bytes, from any offset."""
+    """Runs of base64 and hex, decoded from any offset, if long enough for `least` bytes."""
     for run in BASE64.findall(text):
         digits = run.translate(URL_SAFE)
         for start in range(4 if len(digits) * 3 >= least * 4 else 0):

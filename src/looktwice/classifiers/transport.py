@@ -21,8 +21,8 @@ import re
 import ssl
 import time
 import zlib
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -40,7 +40,7 @@ from aiohttp.tracing import Trace
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from yarl import URL
 
-from looktwice.classifiers.base import Terms
+from looktwice.classifiers.base import Limits
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.secrets import SEARCHED, Secrets
 from looktwice.errors import ClassifierError, PermanentError, QuotaError, TransientError
@@ -48,6 +48,8 @@ from looktwice.images.image import WorkingSize
 
 IDLE = 4.0
 """Seconds that an idle connection is kept: less than the 5 after which common servers close it."""
+LATE, GRACE = 1.0, 5.0
+"""Seconds by which a timer is late only if the process was stopped, and those in which its replies are read then."""
 LARGE = 1 << 20
 """Bytes from which a body is written in pieces."""
 AGENT = {"user-agent": "looktwice"}
@@ -120,12 +122,12 @@ class HttpSettings(BaseModel):
     bills_refusals: bool = Field(default=False, description="replies of 401, 402, 403, 413 and 429 are paid for, too")
     public: tuple[str, ...] = Field(default=(), description="names of values that look like keys and are none")
 
-    def terms(self, size: WorkingSize, batch: int = 1, encoding: Encoding | None = None) -> Terms:
+    def limits(self, size: WorkingSize, batch: int = 1, encoding: Encoding | None = None) -> Limits:
         """The same, in the words of the engine, for a classifier that can use pictures of this size."""
         size = WorkingSize(long=self.working_size) if self.working_size else size
         price = int(self.price * 1_000_000)
         jpeg_above = encoding.jpeg_above if encoding else None
-        return Terms(batch, self.concurrency, self.per_second, price, working_size=size, jpeg_above=jpeg_above)
+        return Limits(batch, self.concurrency, self.per_second, price, working_size=size, jpeg_above=jpeg_above)
 
     def bills(self, status: int) -> bool:
         """Whether a reply of this status, which holds no answer, may be on the bill."""
@@ -133,7 +135,7 @@ class HttpSettings(BaseModel):
 
 
 class Reply(NamedTuple):
-    """What a server sent back; names of headers are looked up in lower case."""
+    """The reply of a server; names of headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -219,10 +221,10 @@ class Transport:
         return self._session
 
     def _open(self) -> aiohttp.ClientSession:
-        seconds = self.http.timeout
+        connect = min(self.http.timeout, self.http.connect_timeout)
         return aiohttp.ClientSession(
             connector=Connector(),
-            timeout=aiohttp.ClientTimeout(total=seconds, connect=min(seconds, self.http.connect_timeout)),
+            timeout=aiohttp.ClientTimeout(total=None, connect=connect),  # the whole request has ours
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,  # which has no cap of ours
         )
@@ -232,6 +234,27 @@ class Transport:
         session, self._session = self._session, None
         if session:
             await session.close()
+
+
+@asynccontextmanager
+async def _timeout(seconds: float) -> AsyncIterator[None]:
+    """A TimeoutError after so many seconds.
+
+    Where this process was stopped meanwhile (Ctrl-Z), the reply may be waiting in the socket: it is read first.
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+
+    def expire() -> None:
+        was_stopped = loop.time() - end > LATE
+        limit.reschedule(loop.time() + (GRACE if was_stopped else 0.0))
+
+    timer = loop.call_at(end, expire)
+    try:
+        async with asyncio.timeout(None) as limit:
+            yield
+    finally:
+        timer.cancel()
 
 
 class Endpoint:
@@ -269,16 +292,19 @@ class Endpoint:
         secure = "https" in (self._url.scheme, self._proxy and self._proxy.url.scheme)
         token = ATTEMPT.set(attempt)
         try:
-            async with session.request(
-                self._method,
-                self._url,
-                data=io.BytesIO(body) if body and len(body) > LARGE else body,
-                headers=headers,
-                allow_redirects=False,
-                proxy=self._proxy.url if self._proxy else None,
-                proxy_headers=self._proxy.headers if self._proxy else None,
-                ssl=_tls() if secure else True,
-            ) as response:
+            async with (
+                _timeout(self._transport.http.timeout),
+                session.request(
+                    self._method,
+                    self._url,
+                    data=io.BytesIO(body) if body and len(body) > LARGE else body,
+                    headers=headers,
+                    allow_redirects=False,
+                    proxy=self._proxy.url if self._proxy else None,
+                    proxy_headers=self._proxy.headers if self._proxy else None,
+                    ssl=_tls() if secure else True,
+                ) as response,
+            ):
                 return unpacked(await self._read(response), self._transport.http.max_reply_bytes)
         except BaseException:
             attempt.abort()
@@ -325,6 +351,7 @@ class Endpoint:
             "is this the right address and label path?",
             status=reply.status,
             garbled=True,
+            code="reply-malformed",
         )
 
     def _failed(self, error: Exception) -> ClassifierError:
@@ -334,31 +361,41 @@ class Endpoint:
             case OverlongError():
                 most = http.max_reply_bytes
                 return PermanentError(
-                    f"{self._where} sent a reply of more than {most} bytes; raise max_reply_bytes if it should"
+                    f"{self._where} sent a reply of more than {most} bytes; raise max_reply_bytes if it should",
+                    code="reply-malformed",
                 )
             case TimeoutError():
                 return TransientError(
-                    f"{self._where} did not reply within {http.timeout:g} s; raise timeout if it needs longer"
+                    f"{self._where} did not reply within {http.timeout:g} s; raise timeout if it needs longer",
+                    code="classifier-timeout",
                 )
-        return TransientError(f"{self._where} broke off before its reply was whole: {self._why(error)}")
+        return TransientError(
+            f"{self._where} broke off before its reply was whole: {self._why(error)}", code="classifier-timeout"
+        )
 
     def _unsent(self, error: Exception) -> ClassifierError:
         """The error for a request that surely was not sent."""
         where = f"{self._where} through the proxy {self._proxy.url}" if self._proxy else self._where
         match error:
             case aiohttp.ClientSSLError():
-                advice = "check the address and its certificate"
-                return PermanentError(f"{where} cannot be used: {self._why(error)}; {advice}", sent=False)
+                message = f"{where} cannot be used: {self._why(error)}; check the address and its certificate"
+                return PermanentError(message, sent=False, code="certificate-invalid")
             case TimeoutError():
                 seconds = min(self._transport.http.timeout, self._transport.http.connect_timeout)
                 why = f"no connection within {seconds:g} s"
-                return TransientError(f"{where} cannot be reached: {why}; is the server up?", sent=False)
+                return TransientError(
+                    f"{where} cannot be reached: {why}; is the server up?", sent=False, code="classifier-unreachable"
+                )
             case ValueError():
                 return PermanentError(f"{where} is no usable address: {self._why(error)}; check the url", sent=False)
-        return TransientError(f"{where} cannot be reached: {self._why(error)}; is the server up?", sent=False)
+        return TransientError(
+            f"{where} cannot be reached: {self._why(error)}; is the server up?",
+            sent=False,
+            code="classifier-unreachable",
+        )
 
     def _why(self, error: Exception) -> str:
-        """What went wrong, in one line without the address, which may hold a key."""
+        """The cause in one line, without the address, which may hold a key."""
         match error:
             case aiohttp.ClientHttpProxyError():
                 why = f"the proxy answered {error.status}"

@@ -40,7 +40,7 @@ MOST = 160
 
 @dataclass(frozen=True)
 class Reach:
-    """What connecting and asking a described classifier does on this machine and outside it."""
+    """The side effects of connecting to a described classifier: programs, environment variables, hosts."""
 
     runs: tuple[str, ...] = ()
     """Programs and Python code."""
@@ -92,7 +92,7 @@ def remember(text: str) -> None:
 
 
 def reach(described: Described) -> Reach:
-    """What a description would do, by its text alone; nothing is imported, read or resolved to find out."""
+    """The side effects of a description, from its text alone: nothing is imported, read or resolved."""
     scheme, settings = described.scheme, _with_address(described)
     outside = _files_outside(settings, ("model", "labels") if scheme == "onnx" else ("labels", "wordings"))
     if scheme == "onnx":

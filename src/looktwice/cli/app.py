@@ -15,12 +15,12 @@ from typer.main import get_command, get_group
 from looktwice import __version__
 
 COMMANDS = {
-    "demo": ("demo", "Try it on an embedded classifier and 2,000 pictures."),
+    "demo": ("demo", "Try it on embedded classifiers and 2,000 pictures."),
     "check": ("check", "Query one picture three times: latency, price, repeatability."),
     "label": ("label", "Label pictures in the browser."),
-    "fit": ("fit", "Learn how far to trust a classifier from labelled pictures."),
-    "tune": ("tune", "Choose the views on a small pilot, then fit a profile."),
-    "plan": ("evaluate", "Estimate how many labelled pictures a guarantee needs. Sends no queries."),
+    "fit": ("fit", "Learn how far to trust a classifier, and what to ask it, from labelled pictures."),
+    "labels": ("names", "Propose which labels of classifiers mean which true labels. Sends no queries."),
+    "plan": ("evaluate", "Estimate how many labelled pictures guarantees need. Sends no queries."),
     "evaluate": ("evaluate", "Evaluate a profile on other labelled pictures."),
     "look": ("look", "Print the label and confidence of pictures, with an explanation."),
     "score": ("look", "Write verdicts for whole folders to a file. After an interruption, run it again to resume."),
@@ -28,10 +28,8 @@ COMMANDS = {
     "review": ("label", "Accept or correct doubtful verdicts in the browser. fit and evaluate read the corrections."),
     "audit": ("label", "Estimate how often accepted verdicts are wrong, from few labels."),
     "report": ("evaluate", "Write a report about a profile and saved votes. Sends no queries."),
-    "export": ("label", "Export verdicts to Label Studio."),
-    "import": ("label", "Import labels from Label Studio, as a labels.csv."),
     "prices": ("check", "Print a table of token prices for --prices. Compare it with your vendor's page first."),
-    "trust": ("check", "Approve the classifier that a file from somebody else names."),
+    "trust": ("check", "Approve the classifiers that a file from somebody else names."),
     "noise": ("open_model", "Measure the noise of views inside an open model."),
     "transfer": ("open_model", "Calibrate a closed model with what an open model teaches."),
     "borrow": ("fit", "Make a profile from that of another classifier."),
@@ -39,17 +37,58 @@ COMMANDS = {
 }
 """The module of each command, and the first line of its help."""
 INTERRUPTED = 130
+FIRST = (
+    "--classifier", "--profile", "--out", "--open", "--pictures", "--budget", "--money", "--dry-run", "--max-error",
+    "--views", "--all", "--report", "--truths", "--take", "--port", "--host", "--token-file", "--max-price",
+    "--max-queries", "--votes", "--json", "--ledger",
+)  # fmt: skip
+"""The options that matter most, in this order: help shows nine of them, and --help-all every one."""
+SHOWN, FEW = 9, 12
+"""How many options help shows, and how many a command may have before it shows only those."""
+
+
+class Command(TyperCommand):
+    """A command with a short help, a long one (--help-all), and -q for nothing but results and errors."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = args[: args.index("--")] if "--" in args else args
+        ctx.meta["all options"] = "--help-all" in own
+        if "-q" in own or "--quiet" in own:
+            from looktwice.progress import ERR
+
+            ERR.quiet = True
+        flags = {"--help-all": "--help", "-q": None, "--quiet": None}
+        kept = [flags.get(word, word) for word in own]
+        return super().parse_args(ctx, [word for word in kept if word] + args[len(own) :])
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        options: list[Any] = [param for param in self.params if param.param_type_name == "option"]
+        options = [option for option in options if not option.hidden]
+        best = sorted(options, key=_rank)[:SHOWN]
+        left_out = [] if ctx.meta.get("all options") or len(options) <= FEW else [o for o in options if o not in best]
+        for option in left_out:
+            option.hidden = True
+        if left_out:
+            self.epilog = f"{len(left_out)} more options: {ctx.command_path} --help-all"
+        super().format_help(ctx, formatter)
+        for option in left_out:
+            option.hidden = False
+
+
+def _rank(option: Any) -> int:
+    """The place of an option among those that matter, needed ones first."""
+    places = [FIRST.index(name) for name in option.opts if name in FIRST]
+    return -1 if option.required else min(places, default=len(FIRST))
 
 
 @cache
 def built(name: str) -> Any:
     """A command, or a group of them, as click has it."""
-    attribute = "import_" if name == "import" else name
-    command = getattr(import_module(f"looktwice.cli.{COMMANDS[name][0]}"), attribute)
+    command = getattr(import_module(f"looktwice.cli.{COMMANDS[name][0]}"), name)
     if isinstance(command, typer.Typer):
         return get_group(command)
     alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    alone.command(name)(command)
+    alone.command(name, cls=Command)(command)
     return get_command(alone)
 
 
@@ -88,7 +127,6 @@ app = typer.Typer(
     cls=Commands,
     help="Calibrated confidence for image classifiers that return nothing but a label.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
@@ -111,7 +149,7 @@ def _options(
 
 def main() -> None:
     """Run the command line; an expected error is one line and an exit code, never a traceback."""
-    from looktwice.errors import LookTwiceError, UnscoredError
+    from looktwice.errors import LookTwiceError, UnscoredError, require_posix
 
     _open_streams()
     command = get_command(app)
@@ -119,13 +157,17 @@ def main() -> None:
     command.rich_markup_mode = None  # type: ignore[attr-defined]
     try:
         try:
+            require_posix("the command line")
             command()
         finally:
             _flush_streams()
     except LookTwiceError as error:
-        from looktwice.cli.console import NOT_SCORED, exit_code, say_error
+        from looktwice.cli.console import NOT_SCORED, exit_code, print_json, say_error
 
-        say_error(str(error))
+        say_error(str(error), error.code)
+        if "--json" in sys.argv:
+            print_json({"error": {"code": error.code, "message": str(error)}})
+            _flush_streams()
         sys.exit(exit_code(NOT_SCORED if isinstance(error, UnscoredError) else 1))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -135,7 +177,7 @@ def main() -> None:
         from looktwice.cli.console import say_error
 
         _discard(sys.stdout)
-        say_error("no space is left where this is printed; free some and run the same command again")
+        say_error("no space is left where this is printed; free some and run the same command again", "disk-full")
         sys.exit(1)
 
 

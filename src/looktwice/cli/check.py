@@ -12,6 +12,10 @@ from looktwice.cli.console import PICTURES, Output, leave, print_json, safe, say
 from looktwice.cli.options import CLASSIFIER, Help, asks, prints
 from looktwice.errors import DataError
 from looktwice.model import AskOptions, AsyncModel, Checkup, Profile, approve, example_prices, reach, resolve, run
+from looktwice.project import FILE as PROJECT_FILE
+from looktwice.project import Project
+
+SEVERAL = 'the reply lists {} …; if several may be true of a picture, describe the classifier with answer = "tags"'
 
 
 @asks
@@ -30,7 +34,7 @@ def check(
     """
     model = AsyncModel(classifier, options=ask)
     if output.dry_run:
-        raise DataError("a check sends three queries about one picture; leave out --dry-run")
+        raise DataError("a check sends three queries about one picture; leave out --dry-run", code="option-conflict")
 
     async def work() -> Checkup:
         async with model:
@@ -52,8 +56,12 @@ def _facts(found: Checkup) -> dict[str, str]:
     rate = f", {found.per_second:g} queries per second" if found.per_second else ""
     noun = "picture" if found.batch == 1 else "pictures"
     same = "the same label each time" if found.steady() else "none: the same picture got different answers"
+    proposed = {"several": SEVERAL.format(", ".join(found.listed))} if found.kind == "label" and found.listed else {}
     return {
-        "answers": ", ".join("no label could be read" if label is None else label for label in found.labels),
+        "answers": ", ".join(
+            "no label could be read" if label is None else label or "no tag" for label in found.labels
+        ),
+        **proposed,
         "scores": _scores(found),
         "determinism": same,
         "latency": f"{found.seconds * 1000:.1f} ms",
@@ -68,14 +76,14 @@ def _facts(found: Checkup) -> dict[str, str]:
 
 
 def _tokens(found: Checkup) -> str:
-    """What was expected of questions and answers, and what they came to by the classifier's own count."""
+    """Expected tokens of queries and answers, beside the classifier's own count."""
     expected = "{:,} + {:,} expected, ".format(*found.tokens) if any(found.tokens) else ""
     counts = ", ".join(f"{asked:,} + {answered:,}" for asked, answered in dict.fromkeys(found.billed))
     return f"{expected}{counts or 'none'} by its own count (question + answer)"
 
 
 def _scores(found: Checkup) -> str:
-    """What an answer holds beside its label."""
+    """The scores of an answer, described."""
     score, ranked = found.scores[0] if found.scores else (None, 0)
     listed = f"a ranked list of {ranked} labels" if ranked else "no ranked list"
     if score is None:
@@ -86,10 +94,13 @@ def _scores(found: Checkup) -> str:
 
 
 def trust(
-    file: Annotated[Path, typer.Argument(help="A profile, or the .toml file of a classifier.", show_default=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(help="A profile, a project file, or the .toml file of a classifier.", show_default=False),
+    ],
     yes: Annotated[bool, Help("--yes", "-y", help="Approve without asking.")] = False,
 ) -> None:
-    """Approve the classifier that a file from somebody else names.
+    """Approve the classifiers that a file from somebody else names.
 
     Shows what it would run, which environment variables it reads and where pictures go. Until it is approved, nothing
     of it is run or sent. Profiles that you fit are approved by fit.
@@ -98,17 +109,21 @@ def trust(
 
       looktwice trust profile.json
     """
-    described = resolve(str(file) if file.suffix == ".toml" else Profile.load(file).classifier)
-    would = reach(described).lines()
-    if not would:
-        say(f"{safe(described.text)} needs no approval: it runs no program, reads no variable and reaches no host.")
-        return
-    show(f"[bold]{safe(described.text)}[/bold] would")
-    for line in would:
-        show(f"  {safe(line)}")
-    if not yes:
-        typer.confirm("Approve this?", abort=True)
-    say(f"Approved; to withdraw it, delete {safe(str(approve(described)))}")
+    if file.name == PROJECT_FILE:
+        texts = [text for _, text in Project.read(file).descriptions()]
+    else:
+        texts = [str(file)] if file.suffix == ".toml" else [text for _, text in Profile.load(file).described()]
+    for described in map(resolve, texts):
+        would = reach(described).lines()
+        if not would:
+            say(f"{safe(described.text)} needs no approval: it runs no program, reads no variable and reaches no host.")
+            continue
+        show(f"[bold]{safe(described.text)}[/bold] would")
+        for line in would:
+            show(f"  {safe(line)}")
+        if not yes:
+            typer.confirm("Approve this?", abort=True)
+        say(f"Approved; to withdraw it, delete {safe(str(approve(described)))}")
 
 
 def prices() -> None:

@@ -59,7 +59,8 @@ def _reach(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=10).close()
     except (OSError, ValueError) as error:
         raise FleetError(
-            f"no Ray cluster answers at {address} ({error}); give host:port of its head, often port 6379, or auto"
+            f"no Ray cluster answers at {address} ({error}); give host:port of its head, often port 6379, or auto",
+            code="fleet-unreachable",
         ) from None
 
 
@@ -70,7 +71,7 @@ def _start(address: str, **own: object) -> None:
         with _quiet():
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
     except Exception as error:  # Ray raises many kinds, plain ones among them
-        raise FleetError(f"Ray did not start at {address}: {last_line(error)}") from error
+        raise FleetError(f"Ray did not start at {address}: {last_line(error)}", code="fleet-unreachable") from error
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on and when it is over, and the command to go on with; machines get JSON."""
+"""Console output during and after a run, and the suggested next command; with --json, JSON."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import shlex
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
 import typer
@@ -26,9 +26,12 @@ from rich.text import Text
 from looktwice import progress
 from looktwice.errors import LookTwiceError
 from looktwice.model import (
+    ANY,
     LADDER,
+    MAX_ERROR,
     NEVER,
     AsyncModel,
+    Claim,
     DecisionOptions,
     Estimate,
     Panel,
@@ -36,8 +39,13 @@ from looktwice.model import (
     Policy,
     Profile,
     Result,
+    TagPolicy,
+    TagScores,
     Unscored,
+    best_estimate,
+    few,
     least_error,
+    missing_sentence,
     run,
     selection_level,
 )
@@ -46,6 +54,8 @@ from looktwice.signals import ReceivedSignals, leave_soon, stopping_signals
 T = TypeVar("T")
 OUT, ERR, say = Console(), progress.ERR, progress.say
 
+HELD = 4
+"""The exit code when all pictures were scored, and some verdicts are held because the pictures have changed."""
 NOT_SCORED = 3
 """The exit code when some pictures were not scored, whatever the cause."""
 
@@ -60,9 +70,10 @@ def safe(text: str) -> str:
     return escape("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text))
 
 
-def say_error(message: str) -> None:
-    """The one line of an error."""
-    say(f"[red]error:[/red] {safe(message)}")
+def say_error(message: str, code: str) -> None:
+    """The one line of an error, with its code."""
+    ERR.quiet = ERR.gone  # an error is said even with --quiet
+    say(f"[red]error\\[{code}]:[/red] {safe(message)}")
 
 
 def show(line: object) -> None:
@@ -73,9 +84,9 @@ def show(line: object) -> None:
 def table(title: str, left: str, *right: str) -> Table:
     """An empty table with one column of texts and columns of figures."""
     found = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    found.add_column(left)
+    found.add_column(left, overflow="fold")  # where the terminal is narrow, texts give way to figures
     for heading in right:
-        found.add_column(heading, justify="right")
+        found.add_column(heading, justify="right", no_wrap=True)
     return found
 
 
@@ -86,7 +97,7 @@ def print_json(value: object) -> None:
 
 
 def show_estimate(total: Estimate, ledger: str | None, as_json: bool) -> None:
-    """What would be asked and what it would cost, given what this ledger has."""
+    """The queries and cost of a run, given the answers in this ledger."""
     if as_json:
         print_json({**asdict(total), "ledger": ledger})
         return
@@ -123,7 +134,7 @@ class Output:
 def estimate(
     model: AsyncModel,
     pictures: Sequence[Picture],
-    panel: Panel | None,
+    panel: Callable[[], Panel] | Panel | None,
     output: Output,
     decide: DecisionOptions | None = None,
 ) -> None:
@@ -131,7 +142,8 @@ def estimate(
 
     async def work() -> Estimate:
         async with model:
-            return await model.estimate(pictures, decide or DecisionOptions(), views=panel)
+            views = panel() if callable(panel) else panel
+            return await model.estimate(pictures, decide or DecisionOptions(), views=views)
 
     show_estimate(run(work), model.ledger_name(), output.json)
     if (places := model.sends_to()) and not output.json:
@@ -168,7 +180,7 @@ def watch(model: AsyncModel, total: int, output: Output, work: Callable[[], Awai
 def _report_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Print in one line what went wrong while a run was left at once, such as answers that could not be saved."""
     if isinstance(error := context.get("exception"), LookTwiceError):
-        say_error(str(error))
+        say_error(str(error), error.code)
     else:
         loop.default_exception_handler(context)
 
@@ -193,27 +205,52 @@ def exit_code(usual: int) -> int:
     return usual if received.first in (None, signal.SIGINT) else 128 + received.first
 
 
-def leave(complete: bool) -> NoReturn:
-    """End the command; the exit code says whether every picture was scored."""
-    raise typer.Exit(0 if complete else exit_code(NOT_SCORED))
+def leave(complete: bool, held: int = 0) -> NoReturn:
+    """End the command; the exit code says whether every picture was scored, and whether verdicts are held."""
+    if held:
+        say(f"Held for review since the pictures changed: {held:,} verdicts (column held).")
+    raise typer.Exit(exit_code(NOT_SCORED) if not complete else exit_code(HELD) if held else 0)
 
 
 def policy_of(model: AsyncModel, decide: DecisionOptions) -> Policy:
     """The policy that the options mean; says so if they guarantee what the profile cannot back."""
     policy = model.policy(decide)
-    if policy.accept == NEVER and decide.max_error is not None:
+    if model.kind == "tags":
+        _say_undecided(cast("TagPolicy", policy), decide)
+        return policy
+    if policy.accept and policy.accept.least == NEVER:
         many = f"{len(policy.held_out.confidence)} labelled pictures"
-        plan = shlex.join(["looktwice", "plan", *guarantee(decide.max_error, decide.level)])
-        say(
-            f"[yellow]Nothing is accepted:[/yellow] the profile's {many} cannot back an error of at most "
-            f"{decide.max_error:g}; see how many could: {plan}"
-        )
+        cannot = "cannot back" if decide.accept == "guarantee" else "do not let one expect"
+        what = " and ".join(claim.sentence() for claim in policy.accept.claims)
+        answers = policy.held_out.answers(model.fitted().vocabulary)
+        missing = missing_sentence(policy.accept.claims, answers, decide.level)
+        say(f"[yellow]Nothing is accepted:[/yellow] the profile's {many} {cannot} that {safe(what)}. {safe(missing)}")
+        if decide.accept == "guarantee" and decide.max_error is not None:
+            say(best_estimate(answers, overall(decide.max_error)))
+        plan = shlex.join(["looktwice", "plan", *guarantee(policy.accept.claims, decide.level)])
+        say(f"To see how many could: {safe(plan)}")
     return policy
 
 
-def guarantee(max_error: float, level: float) -> list[str]:
-    """The options of a command that name a guarantee; the level only where it is not the usual one."""
-    named = ["--max-error", f"{max_error:.10g}"]
+def _say_undecided(policy: TagPolicy, decide: DecisionOptions) -> None:
+    """Say for which tags a guarantee is out of reach."""
+    undecided = [tag for tag, least in zip(policy.jury.tags, policy.least, strict=True) if NEVER in least]
+    if undecided:
+        what = "cannot be guaranteed" if decide.accept == "guarantee" else "cannot be expected"
+        tags = f"{few(undecided, 'tag')} of {len(policy.jury.tags)}"
+        advice = "label more pictures, allow more errors, or take --accept estimate"
+        say(f"[yellow]For review:[/yellow] a yes or a no {what} for {safe(tags)}; {advice}.")
+
+
+def overall(max_error: float | Mapping[str, float] | None) -> float:
+    """The error that is allowed to answers of every label."""
+    found = max_error.get(ANY) if isinstance(max_error, Mapping) else max_error
+    return found or MAX_ERROR
+
+
+def guarantee(claims: Sequence[Claim], level: float) -> list[str]:
+    """The options of a command that name claims; the level only where it is not the usual one."""
+    named = [word for claim in claims for word in claim.option()]
     return named if level == DecisionOptions.level else [*named, "--level", f"{level:.10g}"]
 
 
@@ -226,6 +263,15 @@ def results_table(results: Sequence[Result], title: str) -> Table:
             interval = "" if f.low is None or f.high is None else f"\n[dim]{_short(f.low)}–{_short(f.high)}[/dim]"
             cells.append("–" if f.value is None else f"{f.value:.3f}{interval}")
         found.add_row(safe(result.title()), f"{result.queries:.3g}", *cells)
+    return found
+
+
+def tag_table(scores: TagScores, title: str) -> Table:
+    """The figures of each tag, the most frequent first."""
+    found = table(title, "tag", "true", "prec.", "recall", "missed", "review", "ECE", "yes ≥", "no <")
+    for row in sorted(scores.tags, key=lambda row: -row.pictures):
+        shares = (row.precision, row.recall, row.missed, row.review, row.ece, row.yes_from, row.no_below)
+        found.add_row(safe(row.tag), f"{row.pictures:,}", *("–" if x is None else f"{x:.3f}" for x in shares))
     return found
 
 
@@ -276,11 +322,21 @@ def say_next(purpose: str, *words: object) -> None:
 
 
 def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
-    """Tell the least error that a profile can guarantee, the share accepted and its cost; `price` in millionths."""
-    least, labels = least_error(profile.held_out), f"{len(profile.held_out.correct):,} labelled pictures"
+    """Tell the least error that a profile can guarantee, the share accepted and its cost; `price` in millionths.
+
+    Where that is more than the usual error, also what may be expected of that one, and how many labels it takes.
+    """
+    if profile.kind == "tags":
+        score = ("score", PICTURES, "-p", path, "--max-error", MAX_ERROR, "-o", "verdicts.csv")
+        say_next("decide tags under a guarantee", *score)
+        return
+    answers, labels = profile.held_out.answers(), f"{len(profile.held_out.correct):,} labelled pictures"
+    least = least_error(answers.confidence, answers.correct)
+    if least is None or least[0] > MAX_ERROR:
+        say(f"{best_estimate(answers)} {missing_sentence([Claim(MAX_ERROR)], answers)}")
     if least is None:
         say(f"The {labels} are too few to guarantee anything about accepted answers.")
-        say_next("see how many it takes", "plan", "--max-error", 0.1)
+        say_next("see how many it takes", "plan", "--max-error", MAX_ERROR, "-p", path)
         return
     (error, accepted), level = least, selection_level(0.95)
     cost = cost_of_accepted(1 + len(profile.views()), price, accepted)
@@ -289,10 +345,10 @@ def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
         f"answers are wrong, with 95 % certainty; because it is chosen among {len(LADDER)}, each was tested at "
         f"--level {level:g}. It accepts {100 * accepted:.0f} % of such pictures{cost}."
     )
-    tested = guarantee(error, level)
+    tested = guarantee([Claim(error)], level)
     say_next("accept answers under that guarantee", "score", PICTURES, "-p", path, *tested, "-o", "verdicts.csv")
 
 
 def cost_of_accepted(queries: float, price: int, accepted: float) -> str:
-    """What an accepted answer costs, where a query has a price: also the queries about the others are paid for."""
+    """The price of an accepted answer, including the queries about answers that are not accepted."""
     return f", at {queries * price / accepted / 1e6:.4g} per accepted picture" if price and accepted else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 from looktwice.cli.console import (
     PICTURES,
@@ -14,6 +14,7 @@ from looktwice.cli.console import (
     estimate,
     guarantee,
     leave,
+    overall,
     policy_of,
     print_json,
     results_table,
@@ -22,6 +23,7 @@ from looktwice.cli.console import (
     say_next,
     say_reach,
     show,
+    tag_table,
     watch,
 )
 from looktwice.cli.fit import tell_duplicates
@@ -38,10 +40,30 @@ from looktwice.cli.options import (
     check_outputs,
     decides,
     labels,
+    others,
     prints,
+    shares_of,
 )
-from looktwice.model import AskOptions, AsyncModel, DecisionOptions, Profile, needs, remarks, save_votes
-from looktwice.report import MAX_ERROR, ReportInputs, saved_inputs, write
+from looktwice.errors import DataError
+from looktwice.model import (
+    ANY,
+    MAX_ERROR,
+    NEVER,
+    AskOptions,
+    AsyncModel,
+    DecisionOptions,
+    Policy,
+    Profile,
+    TagEvaluation,
+    best_estimate,
+    claims,
+    missing_labels,
+    missing_sentence,
+    needs,
+    remarks,
+    save_votes,
+)
+from looktwice.report import ReportInputs, saved_inputs, write
 
 
 @labels
@@ -54,8 +76,8 @@ def evaluate(
     ask: AskOptions,
     output: Output,
     truths: Truths,
-    profile: ProfileOption = Path("profile.json"),
-    classifier: OtherOption = None,
+    profile: ProfileOption,
+    classifier: OtherOption,
     votes: VotesOption = None,
     report: ReportOption = None,
     unlabelled: Annotated[
@@ -69,8 +91,8 @@ def evaluate(
 
       looktwice evaluate test.npz --take 1000: --profile profile.json --report report.html
     """
-    check_outputs((pictures, truths.file, classifier, profile, unlabelled), votes=votes, report=report)
-    labelled, model = truths.open(pictures), AsyncModel.load(profile, classifier, options=ask)
+    check_outputs((*pictures, truths.file, *classifier, profile, unlabelled), votes=votes, report=report)
+    labelled, model = truths.open(*pictures), AsyncModel.load(profile, others(classifier), options=ask)
     policy = policy_of(model, decide)
     if output.dry_run:
         estimate(model, labelled, None, output, decide)
@@ -84,9 +106,13 @@ def evaluate(
     tell_duplicates(collected)
     if report:
         inputs = ReportInputs(found.profile, collected.votes, labelled, policy, collected.descriptors)
-        _write(report, replace(inputs, days=model.days(), price_micros=model.terms.price_micros), decide)
+        _write(report, replace(inputs, days=model.days(), price_micros=model.limits.price_micros), decide)
     if output.json:
         print_json(found.record())
+    elif model.kind == "tags":
+        show(tag_table(cast("TagEvaluation", found).scores, found.title()))
+        for line in found.lines():
+            show(line)
     else:
         show(results_table(found.results, found.title()))
         for line in (*found.lines(), *found.profile.advice(found.results)):
@@ -98,7 +124,7 @@ def evaluate(
 @decides
 def report(
     decide: DecisionOptions,
-    profile: ProfileOption = Path("profile.json"),
+    profile: ProfileOption,
     votes: Annotated[Path | None, Help(help="Votes that fit or evaluate saved with --votes.")] = None,
     pictures: Annotated[
         Path | None, Help(help="The pictures of these votes, to show some of them in the report.")
@@ -119,41 +145,68 @@ def report(
     check_outputs((), report=out)
     loaded = Profile.load(profile)
     inputs = saved_inputs(loaded, votes, pictures, noise, ledger, price)
-    _write(out, replace(inputs, policy=replace(decide, max_error=None).of(loaded)), decide)
+    _write(out, replace(inputs, policy=decide.of(loaded)), decide)
     say_next("serve it, with a page on which to drop pictures", "serve", "-p", profile)
 
 
 def _write(out: Path, inputs: ReportInputs, decide: DecisionOptions) -> None:
-    write(out, replace(inputs, max_error=decide.max_error or MAX_ERROR, level=decide.level))
+    write(out, replace(inputs, max_error=overall(decide.max_error), level=decide.level))
     say(f"Report: {safe(str(out))}")
 
 
 def plan(
     max_error: Annotated[
-        float, Help(help="Largest share of accepted answers that may be wrong, such as 0.02.", min=0, max=1)
-    ],
-    level: Annotated[float, Help(help="Certainty of the guarantee.", min=0, max=1)] = 0.95,
+        list[str] | None,
+        Help(help="Largest share of accepted answers that may be wrong: 0.02, or unsafe=0.01. May be repeated."),
+    ] = None,
+    max_miss: Annotated[
+        list[str] | None,
+        Help(help="Largest share of a class that may be accepted as something else: unsafe=0.02. May be repeated."),
+    ] = None,
+    level: Annotated[float, Help(help="Certainty of all of them together.", min=0, max=1)] = 0.95,
     profile: Annotated[Path | None, Help("--profile", "-p", help="Plan from the results of a first fit.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Estimate how many labelled pictures a guarantee needs. Sends no queries.
+    """Estimate how many labelled pictures guarantees need. Sends no queries.
 
     [bold]Examples[/bold]
 
       looktwice plan --max-error 0.02
 
-      looktwice plan --max-error 0.02 --profile profile.json
+      looktwice plan --max-error 0.05 --max-error unsafe=0.01 --max-miss unsafe=0.02 --profile profile.json
     """
+    wanted = claims(shares_of("--max-error", max_error), shares_of("--max-miss", max_miss)) or claims(MAX_ERROR)
     loaded = Profile.load(profile) if profile else None
-    found = needs(max_error, level, loaded.held_out if loaded else None)
+    if loaded and loaded.kind == "tags":
+        raise DataError(
+            "a plan is for answers of one label; for tags, see what fit says tag by tag", code="option-conflict"
+        )
+    held_out = loaded.held_out if loaded else None
+    policy = Policy.full_panel(loaded).accepting(wanted, loaded.vocabulary, level) if loaded else None
+    answers = loaded.held_out.answers(loaded.vocabulary) if loaded else None
+    found = [(claim, needs(claim, level, answers, wanted)) for claim in wanted]
+    missing = missing_labels(wanted, answers, level) if answers else None
     if json:
-        print_json([asdict(need) for need in found])
+        table = [{**asdict(claim), "needs": list(map(asdict, rows))} for claim, rows in found]
+        print_json({"claims": table, "level": level, "missing": missing})
         return
-    say(f"To guarantee that at most {max_error:.3g} of the accepted answers are wrong, with {level:.3g} certainty:")
-    for line in (*(need.line() for need in found), *(remarks(found, loaded.held_out, level) if loaded else ())):
-        show(line)
-    if loaded and loaded.threshold(max_error, level) is not None:
-        score = ("score", PICTURES, "-p", profile, *guarantee(max_error, level), "-o", "verdicts.csv")
+    for claim, rows in found:
+        say(f"To guarantee that {safe(claim.sentence())}, with {level:.3g} certainty:")
+        for need in rows:
+            show(safe(need.line(claim)))
+        if not rows:
+            show(f"Even the most confident answers are wrong too often; raise --max-{claim.kind}.")
+        if claim.label != ANY and answers is None:
+            show(f"Drawn at random that takes 100 times as many pictures where 1 % are {safe(claim.label)}.")
+        if claim.label == ANY and held_out:
+            for line in remarks(rows, held_out, level):
+                show(line)
+    if answers is not None:
+        show(safe(missing_sentence(wanted, answers, level)))
+        if claims_any := next((claim for claim in wanted if claim.label == ANY), None):
+            show(best_estimate(answers, claims_any.bound))
+    if policy and policy.accept and policy.accept.least < NEVER:
+        score = ("score", PICTURES, "-p", profile, *guarantee(wanted, level), "-o", "verdicts.csv")
         say_next("accept answers under that guarantee, which its labels support", *score)
     else:
         say_next("label that many", "label", PICTURES, "-c", "CLASSIFIER")

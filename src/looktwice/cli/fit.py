@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
 
 from looktwice.cli.console import (
+    COLUMNS,
     Output,
     complain,
     estimate,
@@ -21,15 +24,17 @@ from looktwice.cli.console import (
     say,
     say_reach,
     show,
+    table,
+    tag_table,
     watch,
 )
 from looktwice.cli.options import (
     LABELLED,
-    VIEWS,
-    ClassifierOption,
+    ClassifiersOption,
     Help,
     LabelledArgument,
     NewProfileOption,
+    ReportOption,
     Truths,
     VotesOption,
     asks_with_truths,
@@ -42,20 +47,27 @@ from looktwice.model import (
     AsyncModel,
     Cause,
     Collected,
+    FitResult,
     LabelledVotes,
+    Picture,
     Profile,
     Unscored,
     check_teachable,
     few,
-    panel_of,
+    grid_of,
+    held_out_scores,
+    left_out,
+    named,
     save_votes,
+    search_queries,
 )
+from looktwice.report import ReportInputs
+from looktwice.report import write as write_report
 
 SEVERAL, MANY = 3, 0.2
 """Pictures of one true label, and the share of all pictures, that a classifier hardly gets wrong every time."""
-ADAPTIVE = (
-    "Learn 16 views, so that look --adaptive can spend more queries on uncertain pictures and fewer on the others. "
-    "Worth it from about 200 wrong answers on."
+FIXED = (
+    "Query these views, such as 'mirror zoom:1.15', and no others; by default a pilot finds out what is worth asking."
 )
 
 
@@ -64,59 +76,131 @@ ADAPTIVE = (
 @prints
 def fit(
     pictures: LabelledArgument,
-    classifier: ClassifierOption,
+    classifier: ClassifiersOption,
     ask: AskOptions,
     output: Output,
     truths: Truths,
-    views: Annotated[str, Help(help=VIEWS)] = "",
+    out: NewProfileOption,
+    views: Annotated[str, Help(help=FIXED)] = "",
     calibrator: Annotated[
         str, Help(help="How votes become a probability: jury, probit, beta, isotonic, gaussian, transfer …")
     ] = "jury",
     noise: Annotated[
         Path | None, Help(help="For --calibrator transfer: the file that `looktwice noise` wrote.")
     ] = None,
-    adaptive: Annotated[bool, Help("--adaptive", help=ADAPTIVE)] = False,
-    max_error: Annotated[
-        float | None,
-        Help(
-            help="Let --adaptive stop once it is clear whether the answer is accepted at this error, not by the Brier "
-            "score.",
-            min=0,
-            max=1,
-        ),
+    paper: Annotated[
+        str | None,
+        Help(help="Search the settings of one transformation as in the paper: gaussian, elastic, rotation or affine."),
     ] = None,
-    out: NewProfileOption = Path("profile.json"),
+    add: Annotated[
+        bool,
+        Help(
+            "--add",
+            help="Repair the profile at --out with these pictures, such as those that an alarm names; nothing is asked "
+            "about those it was fitted on.",
+        ),
+    ] = False,
+    draws: Annotated[int, Help(help="With --paper: draws per picture.", min=1)] = 20,
+    max_price: Annotated[float | None, Help(help="What a new picture may cost on average.", min=0)] = None,
+    max_queries: Annotated[float | None, Help(help="Queries about a new picture, on average.", min=1)] = None,
     votes: VotesOption = None,
+    report: ReportOption = None,
 ) -> None:
-    """Learn how far to trust a classifier from labelled pictures.
+    """Learn how far to trust a classifier, and what to ask it, from labelled pictures.
 
     [bold]Examples[/bold]
 
-      looktwice fit photos/ -c onnx:model.onnx
+      looktwice fit photos/ -c model.toml --dry-run
+
+      looktwice fit photos/ -c cheap.toml -c gpt.toml --money 20
 
       looktwice fit test.npz --take :1000 -c model.toml --views 'rotation:20*10' --calibrator probit
+
+      looktwice fit photos/ -c model.toml --paper rotation --draws 20
     """
-    check_outputs((pictures, truths.file, classifier, noise), out, votes)
-    labelled, model = truths.open(pictures), AsyncModel(classifier, options=ask)
+    check_outputs((*pictures, truths.file, *classifier, noise), out, votes, report=report)
+    labelled, model = truths.open(*pictures), AsyncModel(named(classifier), options=ask)
+    if add:
+        _add(model, labelled, out, votes, output)
+        return
     if output.dry_run:
         check_teachable(labelled)
-        estimate(model, labelled, panel_of(views, adaptive), output)
+        _dry_run(model, labelled, views, paper, draws, output)
         return
     unscored, tell = listener(votes)
-    work = partial(
-        model.fit, labelled, views=views, calibrator=calibrator, noise=noise, adaptive=adaptive, max_error=max_error
-    )
-    profile = watch(model, len(labelled), output, partial(work, on_collected=tell))
+    work = partial(model.fit, labelled, views=views, calibrator=calibrator, noise=noise, on_collected=tell)
+    work = partial(work, paper=paper, draws=draws, max_price=max_price, max_queries=max_queries)
+    result = watch(model, len(labelled), output, work)
+    profile = result.profile
     model.save(out)
-    advice = profile.advice(asked=panel_of(views, adaptive))
+    if report:
+        inputs = ReportInputs(profile, result.collected.votes, labelled, price_micros=model.typical_price())
+        write_report(report, inputs)
+        say(f"Report: {report}")
     if output.json:
-        print_json({**record(profile, out), "advice": advice})
-    elif any(item.cause is Cause.BUDGET for item in unscored):
-        show_profile(profile, out, advice)
-        known = f"{profile.pictures:,} of {len(labelled):,} pictures"
-        say(f"[yellow]The profile knows only {known}[/yellow]: raise the budget.")
+        frontier = [point.model_dump() for point in result.frontier.points]
+        figures = {"advice": list(result.sentences), "frontier": frontier, "pilot": result.pilot}
+        print_json({**record(profile, out), **figures, **settings_record(result)})
     else:
-        show_profile(profile, out, advice)
+        show_settings(result)
+        show_profile(profile, out, list(result.sentences), result.pilot)
+        if any(item.cause is Cause.BUDGET for item in unscored):
+            known = f"{profile.pictures:,} of {len(labelled):,} pictures"
+            say(f"[yellow]The profile knows only {known}[/yellow]: raise the budget.")
+        else:
+            say_reach(profile, out, model.typical_price())
+    leave(not unscored)
+
+
+def _dry_run(
+    model: AsyncModel, labelled: Sequence[Picture], views: str, paper: str | None, draws: int, output: Output
+) -> None:
+    """Say what `fit` would ask, stage by stage, and what all of it would cost."""
+    if paper:
+        queries = search_queries(len(labelled), grid_of(paper), draws)
+        price = model.typical_price()
+        money = f", {queries * price / 1e6:,.2f} in money" if price else ""
+        if output.json:
+            print_json({"queries": queries})
+        else:
+            say(f"The search: at most {queries:,} queries{money}. Nothing was sent.")
+        return
+    if not output.json:
+        plan = model.plan(len(labelled), views)
+        for line in plan.lines():
+            say(line)
+    estimate(model, labelled, partial(model.panel, views), output)
+
+
+def settings_record(result: FitResult) -> dict[str, object]:
+    """The Brier score of each setting of the paper's search, where there was one."""
+    return {"settings": {str(each.view): each.brier for each in result.settings}} if result.settings else {}
+
+
+def show_settings(result: FitResult) -> None:
+    """The same as a table."""
+    if not result.settings:
+        return
+    best = min(setting.brier for setting in result.settings)
+    shown = table("Settings on held-out pilot pictures", "view", COLUMNS["brier"])
+    for setting in result.settings:
+        shown.add_row(str(setting.view), f"{setting.brier:.4f}", style="bold" if setting.brier == best else None)
+    show(shown)
+
+
+def _add(model: AsyncModel, labelled: Sequence[Picture], out: Path, votes: Path | None, output: Output) -> None:
+    """Repair a profile with more labelled pictures; nothing is asked about those that it was fitted on."""
+    known = Profile.load(out)
+    if output.dry_run:
+        estimate(model, labelled, known.views(), output)
+        return
+    unscored, tell = listener(votes)
+    profile = watch(model, len(labelled), output, partial(model.borrow, known, labelled, on_collected=tell))
+    model.save(out)
+    if output.json:
+        print_json({**record(profile, out), "advice": profile.advice()})
+    else:
+        show_profile(profile, out, profile.advice())
         say_reach(profile, out, model.typical_price())
     leave(not unscored)
 
@@ -126,12 +210,12 @@ def fit(
 @prints
 def borrow(
     teacher: Annotated[Path, typer.Argument(help="The profile of a classifier like this one.", show_default=False)],
-    classifier: ClassifierOption,
+    classifier: ClassifiersOption,
     ask: AskOptions,
     output: Output,
     truths: Truths,
+    out: NewProfileOption,
     pictures: Annotated[Path | None, Help(help=f"{LABELLED} Optional; fifty help.")] = None,
-    out: NewProfileOption = Path("profile.json"),
 ) -> None:
     """Make a profile from that of another classifier.
 
@@ -143,8 +227,8 @@ def borrow(
 
       looktwice borrow open.json -c api.toml --pictures fifty/
     """
-    check_outputs((teacher, pictures, truths.file, classifier), out)
-    labelled, model = truths.open(pictures) if pictures else [], AsyncModel(classifier, options=ask)
+    check_outputs((teacher, pictures, truths.file, *classifier), out)
+    labelled, model = truths.open(pictures) if pictures else [], AsyncModel(named(classifier), options=ask)
     if output.dry_run:
         estimate(model, labelled, Profile.load(teacher).views(), output)
         return
@@ -172,25 +256,66 @@ def listener(votes: Path | None = None) -> tuple[list[Unscored], Callable[[Colle
         complain(collected.unscored)
         if votes:
             save_votes(votes, collected.votes)
-        tell_mismatch(collected.labelled())
+        if collected.kind == "tags":
+            tell_tags(collected)
+        else:
+            tell_mismatch(collected.labelled())
         tell_duplicates(collected)
 
     return unscored, tell
 
 
 def record(profile: Profile, out: Path) -> dict[str, object]:
-    """What a machine is told of a new profile."""
+    """The JSON record of a new profile."""
     results = [result.model_dump() for result in profile.results]
-    return {"profile": str(out), "panel": profile.panel, "results": results}
+    tags = {"tags": asdict(held_out_scores(profile))} if profile.kind == "tags" else {}
+    return {"profile": str(out), "kind": profile.kind, "panel": profile.panel, "results": results, **tags}
 
 
-def show_profile(profile: Profile, out: Path, advice: list[str]) -> None:
+def show_profile(profile: Profile, out: Path, advice: list[str], pilot: int = 0) -> None:
     """The figures of a new profile, advice, and where it is."""
+    if len(profile.frontier) > 1:
+        show(frontier_table(profile))
+    if profile.kind == "tags":
+        scores = held_out_scores(profile)
+        show(tag_table(scores, f"On {profile.pictures} pictures, by 5-fold cross-validation"))
+        show(scores.sentence())
     if profile.results:
-        show(results_table(profile.results, f"On {profile.pictures} pictures, by 5-fold cross-validation"))
+        rest = (
+            f"{profile.pictures - pilot} pictures that took no part in choosing"
+            if pilot
+            else f"{profile.pictures} pictures"
+        )
+        show(results_table(profile.results, f"On {rest}, by 5-fold cross-validation"))
     for line in advice:
         say(safe(line))
     say(f"Profile: {out}")
+
+
+def frontier_table(profile: Profile) -> Table:
+    """The frontier of error against price, with the chosen point."""
+    shown = table(
+        "Worth their price, on held-out pictures", "asked", "queries", "per 1,000", COLUMNS["brier"], "to buy"
+    )
+    for point in profile.frontier:
+        mark, style = (" ◀ chosen", "bold") if point.chosen else ("", None)
+        brier = f"{point.brier.value or 0:.3f}"
+        if point.brier.low is not None and point.brier.high is not None:
+            brier += f" ({point.brier.low:.3f} to {point.brier.high:.3f})"
+        cells = (
+            f"{point.queries:.2f}",
+            f"{1000 * point.price:,.2f}",
+            brier,
+            f"{point.to_buy:,}" if point.to_buy else "",
+        )
+        shown.add_row(safe(_named(point.sources)) + mark, *cells, style=style)
+    return shown
+
+
+def _named(sources: Sequence[str]) -> str:
+    """The sources of a point in few words: the first two, and how many more."""
+    listed = ", then ".join(sources[:2])
+    return f"{listed} and {len(sources) - 2} more" if len(sources) > 2 else listed
 
 
 def tell_mismatch(labelled: LabelledVotes) -> None:
@@ -206,6 +331,12 @@ def tell_mismatch(labelled: LabelledVotes) -> None:
         found = f"the classifier never returned {few(sorted(never), 'true label')}, and no picture is labelled with "
         found += few(sorted(others), "label")
         say(f"[yellow]Label mismatch:[/yellow] {safe(found)}. If some mean the same, rename one: see docs/pictures.md")
+
+
+def tell_tags(collected: Collected) -> None:
+    """Name returned tags that are true of no picture, which are left out."""
+    if sentence := left_out(collected):
+        say(f"[yellow]Tags:[/yellow] {safe(sentence)}. If some mean the same, rename one: see docs/pictures.md")
 
 
 def tell_duplicates(collected: Collected) -> None:

@@ -1,4 +1,4 @@
-"""`looktwice label`, `review` and `audit`, and `export` and `import` for other labelling tools."""
+"""`looktwice label`, `review` and `audit`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from looktwice.cli.console import safe, say
 from looktwice.cli.options import (
     VIEWS,
-    ClassifierOption,
+    ClassifiersOption,
     Help,
     TakeOption,
     asks,
@@ -21,9 +21,7 @@ from looktwice.cli.options import (
     serves,
 )
 from looktwice.errors import DataError, MissingExtra
-from looktwice.files import check_writable
 from looktwice.labelling.audit import Audit
-from looktwice.labelling.exchange import label_studio, write_labels
 from looktwice.labelling.labels import Labels
 from looktwice.labelling.queue import shuffled
 from looktwice.labelling.session import Asking, LabellingSession, Prediction, verdicts_wrong
@@ -31,12 +29,14 @@ from looktwice.model import (
     AskOptions,
     AsyncModel,
     Picture,
-    Profile,
+    TagVerdict,
+    Verdict,
     doubtful_verdicts,
     few,
     find,
+    named,
     no_keys_needed,
-    panel_of,
+    read_any,
     read_verdicts,
 )
 from looktwice.service import PARTS, Place
@@ -51,7 +51,7 @@ ScoredArgument = Annotated[Path | None, typer.Argument(help="The folder that was
 @asks
 def label(
     pictures: Annotated[Path, typer.Argument(help="A folder of pictures, or an .npz file.", show_default=False)],
-    classifier: ClassifierOption,
+    classifier: ClassifiersOption,
     ask: AskOptions,
     place: Place,
     views: Annotated[str, Help(help=VIEWS)] = "",
@@ -79,18 +79,21 @@ def label(
       looktwice label photos/ -c my-api.toml --no-asking
     """
     with nullcontext() if asking else no_keys_needed():
-        model = AsyncModel(classifier, options=ask)
+        model = AsyncModel(named(classifier), options=ask)
     by_name = {picture.name: picture for picture in find_pictures([pictures], take)}
     check_server()
     if asking and ask.batch:
         raise DataError(
             "the page asks a few pictures ahead, and a batch takes up to a day; leave --batch out, or label with "
-            "--no-asking and fit with --batch"
+            "--no-asking and fit with --batch",
+            code="option-conflict",
         )
     if out is None and not pictures.is_dir():
-        raise DataError(f"{str(pictures)!r} is no folder that labels could go to; name a file with --out")
-    panel, out = panel_of(views), out or pictures / "labels.csv"
-    known = Labels(out)
+        raise DataError(
+            f"{str(pictures)!r} is no folder that labels could go to; name a file with --out", code="file-unwritable"
+        )
+    panel, out = model.panel(views), out or pictures / "labels.csv"
+    known = Labels(out, model.kind)
     command = ["looktwice", "fit", str(pictures), "-c", model.description, *_truths(out, pictures)]
     command += ["--views", views] if views else []
     session = LabellingSession(
@@ -129,17 +132,23 @@ def review(
       looktwice review kept-by-the-service/
     """
     check_server()
-    doubtful = doubtful_verdicts(read_verdicts(verdicts), dict(map(_cost, cost or ())))
+    doubtful = doubtful_verdicts(read_any(verdicts), dict(map(_cost, cost or ())))
     folder, shown = _pictures(verdicts, pictures, [verdict.name for verdict in doubtful])
     if not doubtful:
         say("No verdict needs review.")
         return
     out = out or (verdicts / "labels.csv" if verdicts.is_dir() else verdicts.with_name("corrections.csv"))
-    predictions = {verdict.name: Prediction(verdict.label, verdict.confidence) for verdict in doubtful}
+    labels = [verdict for verdict in doubtful if isinstance(verdict, Verdict)]
+    predictions = {verdict.name: Prediction(verdict.label, verdict.confidence) for verdict in labels}
+    chosen = {
+        verdict.name: tuple(tag.name for tag in verdict.tags if tag.probability >= 0.5)
+        for verdict in doubtful
+        if isinstance(verdict, TagVerdict)
+    }
     command = ["looktwice", "evaluate", str(folder), *_truths(out, folder)]
-    known = Labels(out)
+    known = Labels(out, "tags" if chosen else "label")
     say(f"Corrections of {len(shown)} verdicts are saved to {safe(str(out))} click by click.")
-    session = LabellingSession(shown, list(shown), known, verdicts=doubtful, predictions=predictions)
+    session = LabellingSession(shown, list(shown), known, verdicts=doubtful, predictions=predictions, chosen=chosen)
     serve(session, "Review verdicts", "evaluate the reviewed ones, which are no sample of all", command, place)
 
 
@@ -163,7 +172,7 @@ def audit(
     """
     check_server()
     found = read_verdicts(verdicts)
-    audited = Audit.of(found, seed)
+    audited = Audit.from_verdicts(found, seed)
     folder, shown = _pictures(verdicts, pictures, audited.order())
     known = Labels(out or verdicts.with_name("audit.csv"))
     say(f"Labels are saved to {safe(str(known.out))} click by click.")
@@ -184,16 +193,19 @@ def _print_share(audited: Audit, labels: Labels) -> None:
         say(share.line())
 
 
-def _pictures(
-    verdicts: Path, pictures: Path | None, names: Sequence[str], advice: str = "name the scored folder after them"
-) -> tuple[Path, dict[str, Picture]]:
+def _pictures(verdicts: Path, pictures: Path | None, names: Sequence[str]) -> tuple[Path, dict[str, Picture]]:
     """The folder of the pictures, and the pictures with these names, in this order."""
     folder = pictures or (verdicts if verdicts.is_dir() else None)
     if folder is None:
-        raise DataError(f"where are the pictures of these verdicts? {advice}")
+        raise DataError(
+            "where are the pictures of these verdicts? name the scored folder after them", code="labels-unmatched"
+        )
     found = {picture.name: picture for picture in find([folder])}
     if lost := [name for name in names if name not in found]:
-        raise DataError(f"{few(lost, 'verdict')} about a picture that is not in {str(folder)!r}; name its folder")
+        raise DataError(
+            f"{few(lost, 'verdict')} about a picture that is not in {str(folder)!r}; name its folder",
+            code="labels-unmatched",
+        )
     return folder, {name: found[name] for name in names}
 
 
@@ -202,7 +214,9 @@ def _cost(text: str) -> tuple[str, float]:
     try:
         return label, float(number)
     except ValueError:
-        raise DataError(f"--cost {text!r} is not a label and a number; write for example melanoma=20") from None
+        raise DataError(
+            f"--cost {text!r} is not a label and a number; write for example melanoma=20", code="option-invalid"
+        ) from None
 
 
 def check_server() -> None:
@@ -225,70 +239,3 @@ def serve(session: LabellingSession, title: str, purpose: str, command: Sequence
         session.labels.close()
     if session.labels.known():
         say(f"Next, {purpose}: {safe(shlex.join(command))}")
-
-
-def export(
-    verdicts: VerdictsArgument,
-    pictures: ScoredArgument = None,
-    prefix: Annotated[
-        str | None,
-        Help(
-            help="URL prefix under which the tool finds the pictures; by default they are embedded in the tasks.",
-            metavar="ADDRESS",
-        ),
-    ] = None,
-    doubtful: Annotated[
-        bool, Help("--doubtful", help="Only verdicts that need review, least confident first.")
-    ] = False,
-    profile: Annotated[Path | None, Help("--profile", "-p", help="Offer every label that this profile knows.")] = None,
-    out: Annotated[
-        Path, Help("--out", "-o", help="Where to write the tasks; the project configuration goes beside it.")
-    ] = Path("tasks.json"),
-) -> None:
-    """Export verdicts to Label Studio.
-
-    They become predictions with their confidence.
-
-    [bold]Examples[/bold]
-
-      looktwice export verdicts.csv photos/ -o tasks.json
-
-      looktwice export verdicts.csv --prefix http://localhost:9000/photos/ --doubtful
-    """
-    check_writable(out, (".json",))
-    found = read_verdicts(verdicts)
-    if doubtful:
-        found = doubtful_verdicts(found, {})
-    if prefix is None:
-        names = [verdict.name for verdict in found]
-        advice = "name the scored folder after them, or an address with --prefix"
-        address = label_studio.embedded(_pictures(verdicts, pictures, names, advice)[1])
-    else:
-        address = label_studio.linked(prefix)
-    config = label_studio.export(found, address, Profile.load(profile).vocabulary if profile else (), out)
-    say(f"{len(found)} tasks are in {safe(str(out))}; configure the project with {safe(str(config))}.")
-
-
-def import_(
-    result: Annotated[Path, typer.Argument(help="The JSON file that Label Studio exported.", show_default=False)],
-    out: Annotated[
-        Path, Help("--out", "-o", help="Where to write the labels; an existing file is never overwritten.")
-    ] = Path("labels.csv"),
-) -> None:
-    """Import labels from Label Studio, as a labels.csv.
-
-    [bold]Examples[/bold]
-
-      looktwice import result.json -o labels.csv
-    """
-    imported = label_studio.read(result)
-    if imported.disputed:
-        disputed = safe(few(imported.disputed, "picture"))
-        say(f"[yellow]Left out:[/yellow] people disagree about {disputed}; settle it there and import again.")
-    if imported.unnamed:
-        unnamed = f"{imported.unnamed} annotations of tasks that `looktwice export` did not write"
-        say(f"[yellow]Left out:[/yellow] {unnamed}: their data have no field `file` with the picture's name.")
-    if not imported.known:
-        raise DataError(f"{str(result)!r} holds no label; label some pictures there and export again")
-    write_labels(out, imported.known)
-    say(f"Labels of {len(imported.known)} pictures are in {safe(str(out))}.")

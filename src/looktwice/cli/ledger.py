@@ -14,18 +14,21 @@ from looktwice.cli.console import ERR, print_json, safe, say, say_next, show, ta
 from looktwice.cli.options import Help, JsonOption, find_pictures
 from looktwice.engine.ledger import maintenance
 from looktwice.engine.ledger.maintenance import DayCost
-from looktwice.engine.ledger.sqlite import default_path
 from looktwice.errors import ImageError
 from looktwice.files import ENDINGS, check_writable
 from looktwice.model import Picture, WorkingSize
+from looktwice.project import Project
 
 TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
 By = Literal["day", "classifier"]
 PlaceOption = Annotated[
-    str | None,
+    str,
     Help(
         "--ledger",
-        help="The ledger; by default that of the project if there is one, else the one in your data folder.",
+        help="The ledger; by default LOOKTWICE_LEDGER, that of the project if there is one, or the one in your data "
+        "folder.",
+        default_factory=lambda: Project.here().ledger_place(),
+        show_default=False,
     ),
 ]
 ledger = typer.Typer(
@@ -39,12 +42,11 @@ ledger = typer.Typer(
 
 @ledger.command()
 def stats(
-    place: PlaceOption = None,
+    place: PlaceOption,
     by: Annotated[By | None, Help(help="Group by this; by default by day and classifier.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Show queries and money by day and classifier."""
-    place = place or str(default_path())
     days = maintenance.stats(place)
     if json:
         columns: list[By] = [by] if by else ["day", "classifier"]
@@ -106,20 +108,20 @@ def _shown(place: str) -> str:
 @ledger.command()
 def export(
     out: Annotated[Path, typer.Argument(help="A .csv, .jsonl or .parquet file.")],
-    place: PlaceOption = None,
+    place: PlaceOption,
     pictures: Annotated[list[Path] | None, Help(help="Where the pictures are, to add their names.")] = None,
 ) -> None:
     """Write every answer as a row of a file."""
     check_writable(out, ENDINGS)
     readable = _readable(find_pictures(pictures)) if pictures else ()
     names = {digest: picture.name for picture in readable for digest in _digests(picture)}
-    say(f"{maintenance.export(place or default_path(), out, names)} answers: {out}")
+    say(f"{maintenance.export(place, out, names)} answers: {out}")
 
 
 @ledger.command()
-def verify(place: PlaceOption = None, json: JsonOption = False) -> None:
+def verify(place: PlaceOption, json: JsonOption = False) -> None:
     """Check that the file is intact and its counts add up; the exit code is 1 if not."""
-    problems = maintenance.verify(place or default_path())
+    problems = maintenance.verify(place)
     if json:
         print_json({"problems": problems})
     else:
@@ -130,6 +132,7 @@ def verify(place: PlaceOption = None, json: JsonOption = False) -> None:
 
 @ledger.command()
 def forget(
+    place: PlaceOption,
     classifier: Annotated[
         str | None,
         typer.Argument(
@@ -138,23 +141,39 @@ def forget(
         ),
     ] = None,
     pictures: Annotated[list[Path] | None, Help(help="Forget what was answered about these alone.")] = None,
-    place: PlaceOption = None,
 ) -> None:
     """Delete the answers of one classifier, or about some pictures; what they cost stays counted."""
     if classifier is None and not pictures:
         raise typer.BadParameter("name a classifier, or --pictures")
     readable = _readable(find_pictures(pictures)) if pictures else ()
     digests = [digest for picture in readable for digest in _digests(picture)] if pictures else None
-    deleted = maintenance.forget(place or default_path(), classifier, digests)
+    deleted = maintenance.forget(place, classifier, digests)
     say(f"{deleted} answers are forgotten; what they cost stays counted.")
-    say_next("see what is left", "ledger", "stats", "--ledger", _shown(place or str(default_path())))
+    say_next("see what is left", "ledger", "stats", "--ledger", _shown(place))
 
 
 @ledger.command()
-def backup(out: Annotated[Path, typer.Argument(help="Where to write the copy.")], place: PlaceOption = None) -> None:
+def backup(out: Annotated[Path, typer.Argument(help="Where to write the copy.")], place: PlaceOption) -> None:
     """Copy a ledger as it is now, while others write; copying its file by hand may miss the last answers."""
-    maintenance.backup(place or default_path(), out)
+    maintenance.backup(place, out)
     say(f"Backup: {safe(str(out))}")
+
+
+@ledger.command()
+def alarms(
+    place: PlaceOption,
+    end: Annotated[bool, Help("--end", help="End them, so that verdicts are accepted again.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """List the profiles whose pictures have changed, so that their verdicts are held for review."""
+    raised = maintenance.alarms(place)
+    if end:
+        say(f"Ended: {maintenance.end_alarms(place)}")
+    elif json:
+        print_json([{"profile": profile, **alarm._asdict()} for profile, alarm in raised.items()])
+    else:
+        for line in [f"{profile}: {alarm}" for profile, alarm in raised.items()] or ["No alarm."]:
+            show(line)
 
 
 def _readable(pictures: Sequence[Picture]) -> list[Picture]:

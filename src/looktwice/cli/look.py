@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence, Set
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from heapq import nsmallest
 from pathlib import Path
@@ -41,82 +40,69 @@ from looktwice.cli.options import (
     decides,
     find_pictures,
     gathers,
+    others,
     prints,
 )
 from looktwice.errors import DataError
 from looktwice.files import ENDINGS, check_writable
 from looktwice.model import (
+    AnyVerdict,
     AskOptions,
     AsyncModel,
     Cause,
     DecisionOptions,
-    Observation,
+    Monitor,
     Panel,
     Picture,
-    Policy,
     ScoreFile,
     Stream,
+    TagVerdict,
     Unscored,
     Verdict,
     alternatives,
     is_unfamiliar,
     is_video_file,
     percent,
+    selected_by,
 )
 
 UNFAMILIAR = "They are unlike the pictures that this profile was fitted on, so their confidence means nothing."
 """What the end of a run says of unfamiliar pictures."""
 
+SELECTED = (
+    "another profile left these pictures over (see {}), so they are not like the labelled ones and the guarantee does "
+    "not hold for them; fit both classifiers together: looktwice fit -c ONE -c OTHER"
+)
+"""What a run says of pictures that another profile selected."""
 LABEL_FIRST = 5
 """Pictures of a changed stream that are named as those to label first."""
-MANY = 1000
-"""Verdicts that are looked at together for a change."""
 
 DECISIONS = {"accept": "green", "review": "yellow"}
 
 
+@dataclass
 class Decided:
-    """What the verdicts of a run come to, and whether the pictures change on the way."""
+    """What the verdicts of a run come to."""
 
-    def __init__(self, policy: Policy) -> None:
-        self.verdicts = self.accepted = self.queries = self.unfamiliar = 0
-        self.unscored: dict[str, Unscored] = {}
-        self.cut_off = False
-        """Whether the budget has run out: which pictures still get a verdict then depends on what was asked before, as
-        about the harder ones with `--adaptive`, so that they are not compared with the labelled ones."""
-        self.stream = Stream.of(policy)
-        self._policy, self._observations = policy, list[Observation]()
-        self._familiarity, self._places = array("d"), array("q")
+    verdicts: int = 0
+    accepted: int = 0
+    queries: int = 0
+    unfamiliar: int = 0
+    held: int = 0
+    unscored: dict[str, Unscored] = field(default_factory=dict)
+    digests: set[str] = field(default_factory=set)
 
     def add(self, verdict: Verdict | Unscored) -> None:
         """Count it."""
         self.unfamiliar += is_unfamiliar(verdict)
         if isinstance(verdict, Unscored):
             self.unscored[verdict.name] = verdict
-            self.cut_off |= verdict.cause in (Cause.BUDGET, Cause.STOPPED)
             return
         self.verdicts += 1
-        self.accepted += verdict.decision == "accept"
         self.queries += verdict.queries
-        if self.cut_off:
-            return
-        self._familiarity.append(1.0 if verdict.familiarity is None else verdict.familiarity)
-        self._places.append(len(self._places) + len(self.unscored))
-        self._observations.append(Observation.at(verdict, self._policy))
-        if len(self._observations) == MANY:
-            self.catch_up()
-
-    def catch_up(self) -> None:
-        """Let the stream see the verdicts that it has not seen."""
-        self.stream, self._observations = self.stream.update(self._observations), []
-
-    def change(self) -> tuple[int | None, list[int]]:
-        """Where a change began, and which pictures to label first, by their places; None and nothing without one."""
-        since = self.stream.since
-        if since is None:
-            return None, []
-        least_familiar = nsmallest(LABEL_FIRST, range(since, len(self._places)), key=self._familiarity.__getitem__)
-        return self._places[since], [self._places[at] for at in least_familiar]
+        self.digests.add(verdict.digest)
+        self.held += verdict.held is not None
+        self.accepted += verdict.decision == "accept" and verdict.held is None
 
 
 @decides
@@ -127,8 +113,8 @@ def look(
     decide: DecisionOptions,
     ask: AskOptions,
     output: Output,
-    profile: ProfileOption = Path("profile.json"),
-    classifier: OtherOption = None,
+    profile: ProfileOption,
+    classifier: OtherOption,
     burst: Annotated[
         bool, Help("--burst", help="The pictures show the same object, or are a video: give one verdict for all.")
     ] = False,
@@ -144,7 +130,7 @@ def look(
 
       looktwice look --burst turned.mp4 --frames 8
     """
-    model = AsyncModel.load(profile, classifier, options=ask)
+    model = AsyncModel.load(profile, others(classifier), options=ask)
     if burst:
         video = len(pictures) == 1 and is_video_file(pictures[0])
         _burst(model, model.frames(pictures[0], frames) if video else find_pictures(pictures), profile, decide, output)
@@ -160,10 +146,10 @@ def look(
     verdicts = watch(model, len(found), output, work)
     for verdict in verdicts:
         _show(verdict, output.json)
-    scored = [isinstance(verdict, Verdict) for verdict in verdicts]
-    if not output.json and decide.max_error is None and any(scored):
+    scored = [not isinstance(verdict, Unscored) for verdict in verdicts]
+    if not output.json and not decide.claims() and any(scored):
         say_reach(model.fitted(), profile, model.typical_price())
-    leave(all(scored))
+    leave(all(scored), sum(not isinstance(verdict, Unscored) and verdict.held is not None for verdict in verdicts))
 
 
 def _burst(
@@ -172,7 +158,8 @@ def _burst(
     """Print the one verdict that several photos of one thing give."""
     if decide != DecisionOptions():
         raise DataError(
-            "a burst is judged as a whole and nothing is guaranteed about it; leave out the decision options"
+            "a burst is judged as a whole and nothing is guaranteed about it; leave out the decision options",
+            code="option-conflict",
         )
     if output.dry_run:
         estimate(model, photos, Panel(()), output)
@@ -186,7 +173,7 @@ def _burst(
 
 @dataclass(frozen=True)
 class Machines:
-    """What the options of `score` say about machines."""
+    """The options of `score` for several machines."""
 
     address: str | None = None
     """A cluster that is there, `auto` for the one this machine belongs to; None for one on this machine alone."""
@@ -227,8 +214,8 @@ def score(
     out: Annotated[
         str, Help("--out", "-o", help="Where to write the verdicts: .csv, .jsonl or .parquet; with Ray, a folder.")
     ],
-    profile: ProfileOption = Path("profile.json"),
-    classifier: OtherOption = None,
+    profile: ProfileOption,
+    classifier: OtherOption,
     take: TakeOption = None,
     verify: Annotated[
         bool,
@@ -252,71 +239,98 @@ def score(
     if machines:
         from looktwice.cli.ray import score as score_on_machines
 
-        leave(score_on_machines(pictures, take, verify, profile, classifier, out, decide, machines, ask, output))
+        leave(
+            *score_on_machines(pictures, take, verify, profile, others(classifier), out, decide, machines, ask, output)
+        )
     place = Path(out)
-    check_unread(place, (*pictures, profile, classifier))
+    check_unread(place, (*pictures, profile, *classifier))
     found, model = (
         find_pictures([Path(path) for path in pictures], take),
-        AsyncModel.load(profile, classifier, options=ask),
+        AsyncModel.load(profile, others(classifier), options=ask),
     )
     check_writable(place, ENDINGS)
-    policy = policy_of(model, decide)
+    policy_of(model, decide)
     if output.dry_run:
         estimate(model, found, None, output, decide)
         return
     header: dict[str, object] = {"profile": model.fitted().model_dump(mode="json"), "options": asdict(decide)}
-    file, todo = ScoreFile(place, header, found, verify=verify, size=model.terms.working_size), found
+    file = ScoreFile(place, header, found, kind=model.kind, verify=verify, size=model.limits.working_size)
+    todo = found
     if file.changed:
         many = f"{len(file.changed)} pictures changed since their verdict; they are queried again."
         say("1 picture changed since its verdict; it is queried again." if len(file.changed) == 1 else many)
     if file.missing() < len(found):
         todo = [picture for at, picture in enumerate(found) if not file.done(at)]
         say(f"Resuming: {len(found) - len(todo)} of {len(found)} pictures already have a verdict.")
-    decided = Decided(policy)
+    decided, monitor = Decided(), model.monitor(decide)
 
     async def work() -> None:
         async for verdict in model.score(file.watched(todo), decide):
             decided.add(verdict)
-            if isinstance(verdict, Verdict):
+            if not isinstance(verdict, Unscored):
                 file.add(verdict)
+        await monitor.catch_up(model.engine.ledger)
 
     try:
         watch(model, len(todo), output, work)
     finally:
         file.finish(decided.unscored)
     complain(list(decided.unscored.values()))
-    decided.catch_up()
+    causes = {item.cause for item in decided.unscored.values()}
     tell_unfamiliar(decided.unfamiliar, len(todo), decide.false_alarms)
-    stream, (since, least_familiar) = decided.stream, decided.change()
-    began, first = None if since is None else todo[since].name, [todo[at].name for at in least_familiar]
+    began, first, accepted = changed(monitor)
+    selected = bool(decide.claims()) and tell_selected(place, model.fitted().digest, decided.digests)
     if output.json:
-        summary = {"pictures": len(found), "accepted": decided.accepted, "not_scored": file.missing()}
-        change = {"drift": stream.alarm, "unfamiliar": decided.unfamiliar, "drift_since": began, "label_first": first}
-        print_json({"out": out, **summary, **change, "expected_accuracy": asdict(stream.expected())})
-    tell_drift(stream, began, first)
-    if stream.seen < decided.verdicts:
-        say(f"Compared so far: {stream.seen:,}; verdicts after the run was cut off are no fair sample.")
-    bad = decided.unscored and all(item.cause is Cause.UNREADABLE for item in decided.unscored.values())
-    again = f"{'replace the bad files and ' if bad else ''}run the same command again to complete it"
-    say(f"Verdicts: {out}" + (f"; not scored: {file.missing():,}; {again}" if file.missing() else ""))
+        unscored = {"pictures": len(found), "not_scored": file.missing()}
+        print_json({"out": out, **unscored, **_summary(decided, monitor, selected)})
+    tell_drift(monitor.stream, began, first, accepted)
+    if causes & {Cause.BUDGET, Cause.STOPPED}:
+        say(f"Compared so far: {monitor.stream.seen:,}; verdicts after the run was cut off are no fair sample.")
+    mend = "replace the bad files and " if causes == {Cause.UNREADABLE} else ""
+    left = f"; not scored: {file.missing():,}; {mend}run the same command again to complete it"
+    say(f"Verdicts: {out}{left if file.missing() else ''}")
     if not (output.json or file.missing()):
         folder = pictures[0] if len(pictures) == 1 else PICTURES
-        _say_following(model, profile, folder, place, decide.max_error, decided)
-    leave(not file.missing())
+        _say_following(model, profile, folder, place, decide, decided)
+    leave(not file.missing(), decided.held)
+
+
+def _summary(decided: Decided, monitor: Monitor, selected: bool) -> dict[str, object]:
+    """What a run comes to, as JSON has it."""
+    began, first, accepted = changed(monitor)
+    return {
+        "accepted": decided.accepted,
+        "held": decided.held,
+        "unfamiliar": decided.unfamiliar,
+        "drift": monitor.alarm is not None,
+        "drift_since": began,
+        "label_first": first,
+        "accepted_since": accepted,
+        "expected_accuracy": asdict(monitor.stream.expected()),
+        "warnings": ["pictures-selected"] if selected else [],
+    }
+
+
+def changed(monitor: Monitor) -> tuple[str | None, list[str], list[str]]:
+    """Where a change began, which pictures to label first, and what was accepted since, before it was noticed."""
+    since = monitor.changed()
+    first = nsmallest(LABEL_FIRST, since, key=lambda seen: seen.familiarity)
+    accepted = [seen.name for seen in since if seen.accepted]
+    return since[0].name if since else None, [seen.name for seen in first], accepted
 
 
 def _say_following(
-    model: AsyncModel, profile: Path, folder: str, out: Path, max_error: float | None, decided: Decided
+    model: AsyncModel, profile: Path, folder: str, out: Path, decide: DecisionOptions, decided: Decided
 ) -> None:
     """Tell how many verdicts are accepted and what each of them costs, or what could be; then how to go on.
 
     Where the pictures have changed, labels alone tell how many verdicts are right, and nothing is guaranteed.
     """
     price = model.typical_price()
-    if decided.stream.alarm:
+    if decided.held or model.monitor(decide).alarm:
         say_next("label some of them", "label", folder, "-c", model.description)
         say_next("see how many verdicts are right", "evaluate", folder, "-p", profile)
-    elif max_error is None:
+    elif not decide.claims():
         say_reach(model.fitted(), profile, price)
     elif decided.verdicts:
         cost = cost_of_accepted(decided.queries, price, decided.accepted)
@@ -334,16 +348,28 @@ def tell_unfamiliar(unfamiliar: int, pictures: int, false_alarms: float) -> None
         say(f"[yellow]Unfamiliar:[/yellow] {share}, where {100 * false_alarms:.1f} % are expected. {UNFAMILIAR}")
 
 
-def tell_drift(stream: Stream, began: str | None, first: Sequence[str] = ()) -> None:
-    """The last lines of a run: whether the pictures have changed, since which, and which to label first."""
+def tell_selected(out: Path, profile: str, digests: Set[str]) -> bool:
+    """Whether another profile left these pictures over, of which no guarantee holds then; that is said."""
+    if selecting := selected_by(out, profile, digests):
+        say(f"[yellow]Warning (pictures-selected):[/yellow] {SELECTED.format(safe(str(selecting)))}")
+    return selecting is not None
+
+
+def tell_drift(stream: Stream, began: str | None, first: Sequence[str] = (), accepted: Sequence[str] = ()) -> None:
+    """The last lines of a run: whether the pictures have changed, since which, and what to do about it.
+
+    `first` are those to label first; `accepted` were handed over as accepted before the change was noticed.
+    """
     for line in stream.lines():
         say(f"[yellow]{line}[/yellow]" if stream.alarm else line)
     if began is not None:
-        labels = f"; label these first and fit again: {safe(', '.join(first))}" if first else ""
+        labels = f"; label these first and fit --add them: {safe(', '.join(first))}" if first else ""
         say(f"It began about {safe(began)}{labels}.")
+    if accepted:
+        say(f"Accepted before it was noticed, review these {len(accepted)}: {safe(', '.join(accepted))}")
 
 
-def _show(verdict: Verdict | Unscored, json: bool) -> None:
+def _show(verdict: AnyVerdict | Unscored, json: bool) -> None:
     if json:
         print_json(asdict(verdict) if isinstance(verdict, Unscored) else verdict.to_dict())
         return
@@ -351,11 +377,16 @@ def _show(verdict: Verdict | Unscored, json: bool) -> None:
         complain([verdict])
         return
     decision = f" [{DECISIONS[verdict.decision]}]{verdict.decision}[/]" if verdict.decision else ""
-    share = percent(verdict.confidence)
-    share = f"[strike dim]{share}[/strike dim]" if verdict.unfamiliar_because else share
-    OUT.print(f"[bold]{safe(verdict.label)}[/bold] {share}{decision} {safe(verdict.name)}", highlight=False)
+    decision += f" [yellow]held for review: {verdict.held}[/yellow]" if verdict.held else ""
+    if isinstance(verdict, TagVerdict):
+        answer = f"[bold]{safe(', '.join(verdict.yes)) or 'no tag'}[/bold]"
+    else:
+        share = percent(verdict.confidence)
+        share = f"[strike dim]{share}[/strike dim]" if verdict.unfamiliar_because else share
+        answer = f"[bold]{safe(verdict.label)}[/bold] {share}"
+    OUT.print(f"{answer}{decision} {safe(verdict.name)}", highlight=False)
     if verdict.unfamiliar_because:
         show(f"  [yellow]Unlike the pictures it was fitted on: {safe(verdict.unfamiliar_because)}.[/yellow]")
     show(f"  [dim]{safe(verdict.sentence)}[/dim]")
-    if verdict.prediction_set is not None:
+    if isinstance(verdict, Verdict) and verdict.prediction_set is not None:
         show(f"  [dim]Prediction set: {safe(alternatives(verdict.prediction_set))}.[/dim]")

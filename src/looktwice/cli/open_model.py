@@ -104,9 +104,9 @@ def transfer(
     ask: AskOptions,
     output: Output,
     truths: Truths,
+    out: NewProfileOption,
     views: ViewsOption = "",
     draws: Annotated[int, Help(help="Draws of each view per picture.", min=2)] = 10,
-    out: NewProfileOption = Path("profile.json"),
     open_take: Annotated[str | None, Help(help="Only some pictures for the open model, as a Python slice.")] = None,
 ) -> None:
     """Calibrate a closed model with what an open model teaches.

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, get_args, get_type_hints
+from typing import Annotated, get_args, get_origin, get_type_hints
 
 import typer
 
 from looktwice.cli.console import Output
 from looktwice.errors import DataError
 from looktwice.files import check_writable
-from looktwice.model import BOUNDS, VOTES, AskOptions, DecisionOptions, Picture, find, open_labelled
+from looktwice.model import (
+    ANY,
+    BOUNDS,
+    VOTES,
+    AskOptions,
+    Connected,
+    DecisionOptions,
+    Picture,
+    find,
+    named,
+    open_all_labelled,
+)
+from looktwice.project import Project
 from looktwice.service import Place
 
 Help = typer.Option
@@ -24,12 +36,10 @@ Act = partial(typer.Option, rich_help_panel="Decisions")
 Fleet = partial(typer.Option, rich_help_panel="Many machines")
 CLASSIFIER = "The classifier: onnx:model.onnx, python:module:function, https://…, or a .toml description."
 LABELLED = "Labelled pictures: one folder per class, a folder with labels.csv, an .npz file, or a standard data set."
-VIEWS = (
-    "The views to query, such as 'mirror zoom:1.15', or none for one query per picture; by default eight general ones."
-)
+VIEWS = "The views to query, such as 'mirror zoom:1.15'; by default eight general ones."
 HELP = {
-    "ledger": "Where answers are stored: a path, postgresql://…, or off. By default with the project, else in your "
-    "data folder.",
+    "ledger": "Where answers are stored: a path, postgresql://…, or off. By default LOOKTWICE_LEDGER, else with "
+    "the project, else in your data folder.",
     "budget": "Maximum number of queries that this ledger may ever spend on the classifier; +500 means 500 more than "
     "now.",
     "money": "The same limit in money: 25, or +2.50.",
@@ -49,30 +59,51 @@ HELP = {
     "batch": "Use the chat vendor's batch interface: cheaper, answered within a day; stopping early takes two rounds.",
     "label_check": "Labelled pictures to query first, to stop if no label is among the true labels; 0 goes on "
     "regardless.",
-    "adaptive": "Stop querying a picture once further answers would hardly matter.",
-    "max_error": "Accept answers of which at most this share is wrong, such as 0.02; the others need review.",
-    "level": "Certainty of that guarantee.",
+    "all": "Query everything about each picture, also where further answers would hardly matter.",
+    "max_error": "Accept answers of which at most this share is wrong, such as 0.02, or unsafe=0.01 of those that say "
+    "unsafe; the others need review. May be repeated.",
+    "max_miss": "Accept at most this share of a class as something else: unsafe=0.02. May be repeated.",
+    "level": "Certainty of these guarantees together.",
+    "accept": "Accept where that is guaranteed, or by the best estimate, which is not a guarantee.",
     "coverage": "Prediction sets: list labels that include the truth this often, such as 0.95. Not the share accepted.",
     "sets": "How a set is built: larger for doubtful pictures, with fewer labels, without randomness, or by one "
     "threshold.",
     "unfamiliar": "What to do with pictures unlike the labelled ones: treat them as any other, never accept them, or "
     "not query them.",
     "false_alarms": "Share of familiar pictures that may be taken for unfamiliar ones.",
+    "on_drift": "Once the pictures have changed: hold all further verdicts for review, or accept as before.",
 }
 """What help says of each field of the options."""
 
 ClassifierOption = Annotated[str, Help("--classifier", "-c", help=CLASSIFIER)]
-OtherOption = Annotated[
-    str | None,
-    Help("--classifier", "-c", help="The classifier, if the profile names another place or is not yours; see trust."),
+ClassifiersOption = Annotated[
+    list[str],
+    Help(
+        "--classifier",
+        "-c",
+        help=f"{CLASSIFIER} Repeatable; by default those of the project.",
+        default_factory=list,
+        show_default=False,
+    ),
 ]
-ProfileOption = Annotated[Path, Help("--profile", "-p", help="The profile that fit wrote.")]
-NewProfileOption = Annotated[Path, Help("--out", "-o", help="Where to write the profile.")]
+OtherOption = Annotated[
+    list[str],
+    Help(
+        "--classifier",
+        "-c",
+        help="The classifier, if the profile names another place or is not yours; see trust. Repeatable.",
+        default_factory=list,
+        show_default=False,
+    ),
+]
+_PROFILE = partial(typer.Option, default_factory=lambda: Project.here().profile_path(), show_default="profile.json")
+ProfileOption = Annotated[Path, _PROFILE("--profile", "-p", help="The profile that fit wrote.")]
+NewProfileOption = Annotated[Path, _PROFILE("--out", "-o", help="Where to write the profile.")]
 PicturesArgument = Annotated[
     list[Path],
     typer.Argument(help="Pictures, folders or .npz files.", show_default=False, readable=False),  # a bad one has a row
 ]
-LabelledArgument = Annotated[Path, typer.Argument(help=LABELLED, show_default=False)]
+LabelledArgument = Annotated[list[Path], typer.Argument(help=f"{LABELLED} Repeatable.", show_default=False)]
 TakeOption = Annotated[str | None, Help(help="Only some pictures, as a Python slice: :1000, 1000: or ::10.")]
 VotesOption = Annotated[Path | None, Help("--votes", help="Save the votes to this .npz or .parquet file.")]
 ReportOption = Annotated[Path | None, Help("--report", help="Write a report, such as report.html.")]
@@ -110,6 +141,8 @@ def from_fields(options: type, option: Callable[..., object], without: Sequence[
     for field in fields(options):
         name, kind = field.name, hints[field.name]
         if name not in without:
+            if any(get_origin(part) is Mapping for part in get_args(kind)):
+                kind = list[str] | None
             kind = str | None if str in get_args(kind) else kind
             names = [f"--{name.replace('_', '-')}"] if kind is bool else []
             least, most = BOUNDS.get(name, (None, None))
@@ -121,10 +154,31 @@ def from_fields(options: type, option: Callable[..., object], without: Sequence[
 def _ask(context: typer.Context, **given: object) -> AskOptions:
     """A budget with a plus sign is for this command and its output, and goes on where the same was interrupted."""
     out = Path(str(context.params.get("out") or "")).absolute()
-    return AskOptions(**given, scope=f"{context.info_name} {out}")  # type: ignore[arg-type]
+    return AskOptions(**given, scope=f"{context.info_name} {out}").or_project()  # type: ignore[arg-type]
 
 
-def _decide(skip_unfamiliar: bool, unfamiliar: str, **given: object) -> DecisionOptions:
+def shares_of(option: str, given: Sequence[str] | None) -> dict[str, float] | None:
+    """Shares by label: a number is one for all labels that are not named.
+
+    >>> shares_of("--max-error", ["0.05", "unsafe=0.01"])
+    {'*': 0.05, 'unsafe': 0.01}
+    """
+    shares: dict[str, float] = {}
+    for text in given or ():
+        label, _, value = text.rpartition("=")
+        try:
+            shares[label or ANY] = float(value)
+        except ValueError:
+            raise typer.BadParameter(f"{text!r} is not a share; give 0.05 or LABEL=0.01", param_hint=option) from None
+    return shares or None
+
+
+def _decide(
+    skip_unfamiliar: bool, unfamiliar: str, max_error: list[str] | None, max_miss: list[str] | None, **given: object
+) -> DecisionOptions:
+    errors = shares_of("--max-error", max_error)
+    given["max_error"] = errors[ANY] if errors and set(errors) == {ANY} else errors
+    given["max_miss"] = shares_of("--max-miss", max_miss)
     if skip_unfamiliar and unfamiliar == "accept":
         raise typer.BadParameter("it contradicts --unfamiliar accept; give one of them", param_hint="--skip-unfamiliar")
     return DecisionOptions(unfamiliar="refuse" if skip_unfamiliar else unfamiliar, **given)  # type: ignore[arg-type]
@@ -161,9 +215,9 @@ class Truths:
     column: str
     take: str | None
 
-    def open(self, pictures: Path) -> Sequence[Picture]:
+    def open(self, *pictures: Path) -> Sequence[Picture]:
         """The pictures with their truths."""
-        return sliced(open_labelled(pictures, self.file, column=self.column), self.take)
+        return sliced(open_all_labelled(pictures, self.file, self.column), self.take)
 
 
 def _truths(
@@ -201,6 +255,11 @@ serves = gathers("place", _place)
 labels = gathers("truths", _truths)
 
 
+def others(classifier: Sequence[str]) -> list[Connected] | None:
+    """The classifiers to ask in place of those that a profile names; None where the user named none."""
+    return named(classifier) if classifier else None
+
+
 # Pictures and places for results -------------------------------------------------------------------------------------
 
 
@@ -216,9 +275,11 @@ def sliced(pictures: Sequence[Picture], take: str | None) -> Sequence[Picture]:
     try:
         chosen = pictures[slice(*(int(part) if part else None for part in take.split(":")))]
     except (ValueError, TypeError):
-        raise DataError(f"--take {take!r} is not a slice; write :1000, 1000: or 500:700") from None
+        raise DataError(
+            f"--take {take!r} is not a slice; write :1000, 1000: or 500:700", code="option-invalid"
+        ) from None
     if not chosen:
-        raise DataError(f"--take {take!r} leaves none of {len(pictures)} pictures")
+        raise DataError(f"--take {take!r} leaves none of {len(pictures)} pictures", code="pictures-none")
     return chosen
 
 
@@ -241,4 +302,7 @@ def check_unread(out: Path, inputs: Sequence[Path | str | None]) -> None:
     """Refuse to write a result over what the same command reads."""
     for path in (Path(given) for given in inputs if given):
         if out.is_file() and path.is_file() and out.samefile(path):
-            raise DataError(f"{str(out)!r} is read by this command, and its result would replace it; name another")
+            raise DataError(
+                f"{str(out)!r} is read by this command, and its result would replace it; name another",
+                code="file-exists",
+            )

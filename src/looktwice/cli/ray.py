@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -26,14 +26,17 @@ from looktwice.model import (
     AskOptions,
     AsyncModel,
     Cause,
+    Classifiers,
+    Connected,
     DecisionOptions,
     Estimate,
+    Limits,
     Observation,
     Profile,
     Progress,
     Stream,
-    Terms,
     Unscored,
+    connect,
     is_unfamiliar,
 )
 from looktwice.ray import READING, SOURCE, Batch, Scorer, filesystem, listed, read
@@ -68,12 +71,13 @@ class Tally:
     bad: int = 0
     """Those of them that cannot be read."""
     unfamiliar: int = 0
+    held: int = 0
     progress: Progress = field(default_factory=Progress)
     seconds: float = 0.0
 
     def add(self, other: Tally) -> None:
         """Count more pictures."""
-        for name in ("pictures", "before", "unscored", "bad", "unfamiliar", "progress"):
+        for name in ("pictures", "before", "unscored", "bad", "unfamiliar", "held", "progress"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def line(self) -> str:
@@ -103,9 +107,11 @@ class MaxBad:
         try:
             limit = cls(share=float(text[:-1]) / 100) if text.endswith("%") else cls(number=int(text))
         except ValueError:
-            raise DataError(f"--max-bad {text!r} is neither a number nor a share; write 20 or 1%") from None
+            raise DataError(
+                f"--max-bad {text!r} is neither a number nor a share; write 20 or 1%", code="option-invalid"
+            ) from None
         if (limit.number or 0) < 0 or not 0 <= (limit.share or 0) <= 1:
-            raise DataError(f"--max-bad {text!r} is not possible; write 20 or 1%")
+            raise DataError(f"--max-bad {text!r} is not possible; write 20 or 1%", code="option-invalid")
         return limit
 
     def exceeded(self, tally: Tally, enough: int = ENOUGH) -> str | None:
@@ -122,39 +128,47 @@ def score(
     take: str | None,
     verify: bool,
     profile_path: Path,
-    classifier: str | None,
+    classifiers: Classifiers | None,
     out: str,
     decide: DecisionOptions,
     machines: Machines,
     ask: AskOptions,
     output: Output,
-) -> bool:
-    """Write the verdicts of all pictures to a folder; whether all have one."""
+) -> tuple[bool, int]:
+    """Write the verdicts of all pictures to a folder; whether all have one, and how many are held."""
     if take is not None:
-        raise DataError("--take is for one machine; name the pictures that you want scored on Ray")
+        raise DataError(
+            "--take is for one machine; name the pictures that you want scored on Ray", code="option-conflict"
+        )
     if verify:
-        raise DataError("--verify is for one machine; on Ray name another folder to have everything looked at again")
+        raise DataError(
+            "--verify is for one machine; on Ray name another folder to have everything looked at again",
+            code="option-conflict",
+        )
     if ask.batch:
         raise DataError(
             "workers would wait up to a day for each batch; leave --batch out, or leave --engine ray out: "
-            "one machine puts all questions into batches at once, and the vendor does the work"
+            "one machine puts all questions into batches at once, and the vendor does the work",
+            code="option-conflict",
         )
     for path in paths:
         if f"{_whole(out)}/".startswith(f"{_whole(path)}/"):  # they would be taken for tables of pictures
-            raise DataError(f"the verdicts would lie among the pictures of {path}; name another folder")
-    model = AsyncModel.load(profile_path, classifier, options=ask)
+            raise DataError(
+                f"the verdicts would lie among the pictures of {path}; name another folder", code="option-conflict"
+            )
+    model = AsyncModel.load(profile_path, classifiers, options=ask)
     policy, max_bad = policy_of(model, decide), MaxBad.parse(machines.max_bad)
     job, listing, results = _job(model, decide), listed(paths), VerdictFolder(out)
     if not output.dry_run:
         header = {"profile": job.profile.model_dump(mode="json"), "options": asdict(decide), "seed": job.ask.seed}
-        results.begin({**header, "classifier": model.classifier.fingerprint})
+        results.begin({**header, "classifiers": [one.fingerprint for one in model.connected]})
     done = results.done({file.source for file in listing}, tidy=not output.dry_run)
     with running(machines.address) as cpus:
-        job = crew(job, model.terms, cpus, machines)
+        job = crew(job, cpus, machines)
         pictures = read(listing, done)
         if output.dry_run:
-            _estimated(job.mapped(pictures, Estimator), model.terms, model.ledger_name(), output.json)
-            return True
+            _estimated(job.mapped(pictures, Estimator), model, output.json)
+            return True, 0
         run = Run(job, Stream.of(policy), max_bad, Tally(pictures=len(done), before=len(done)))
         with _interruptible(run) as interrupted:
             run.follow(pictures, out, output.json_log)
@@ -169,7 +183,7 @@ def score(
     say(f"{safe(tally.line())} · {tally.seconds:.0f} s")
     say(f"Verdicts: {safe(out)}" + ("" if complete else "; run the same command again to resume"))
     tell_drift(stream, began)
-    return complete
+    return complete, tally.held
 
 
 def _whole(path: str) -> str:
@@ -180,11 +194,41 @@ def _whole(path: str) -> str:
 
 
 @dataclass(frozen=True)
+class Remote:
+    """A classifier as a worker connects it, and what all workers together may ask of it."""
+
+    description: str
+    name: str
+    rename: Mapping[str, str]
+    limits: Limits
+
+    def of_one(self, workers: int, shared: bool) -> Remote:
+        """The same for one of several workers; a rate is shared through the ledger, if there is one."""
+        limits, rate = self.limits, self.limits.per_second
+        concurrency = 1 if limits.local else limits.concurrency // workers
+        return replace(
+            self,
+            limits=replace(limits, concurrency=concurrency, per_second=rate if shared or not rate else rate / workers),
+        )
+
+    def connect(self) -> Connected:
+        """The classifier under these limits."""
+        limits = self.limits
+        return connect(
+            self.description,
+            name=self.name,
+            rename=self.rename,
+            concurrency=limits.concurrency,
+            rate=limits.per_second,
+        )
+
+
+@dataclass(frozen=True)
 class Job:
     """The settings of a run, the same for all workers."""
 
     profile: Profile = field(repr=False)
-    classifier: str
+    classifiers: tuple[Remote, ...]
     ask: AskOptions
     """How one worker asks. The ledger is a PostgreSQL database, or off for a free local classifier."""
     decide: DecisionOptions
@@ -206,26 +250,31 @@ class Job:
 
 def _job(model: AsyncModel, decide: DecisionOptions) -> Job:
     """The job, with a budget that all workers share; the ledger is opened here first, where a failure is one line."""
-    ledger = shared_ledger(model.terms, model.options)
+    remotes = tuple(
+        Remote(one.description, one.name, dict(one.rename), model.options.of(one).limits(one.classifier))
+        for one in model.connected
+    )
+    ledger = shared_ledger([one.limits for one in remotes], model.options)
     spent = model.engine.spend()
-    ask = replace(model.options, ledger=ledger or OFF).settled(model.terms, spent)
+    ask = replace(model.options, ledger=ledger or OFF).settled(
+        max((one.limits for one in remotes), key=lambda each: each.price_micros), spent
+    )
     asyncio.run(model.close())
-    return Job(model.fitted(), model.description, ask, decide, os.getcwd())
+    return Job(model.fitted(), remotes, ask, decide, os.getcwd())
 
 
-def shared_ledger(terms: Terms, ask: AskOptions) -> str | None:
-    """The address of the ledger that all workers use; None for a local classifier, which is free and needs none."""
-    limits = (ask.budget, ask.money, ask.per_day, ask.money_per_day)
+def shared_ledger(limits: Sequence[Limits], ask: AskOptions) -> str | None:
+    """The address of the ledger that all workers use; None where every classifier is local, free and needs none."""
     ledger = None if ask.ledger == OFF else ask.ledger
-    if terms.local and ledger is None and limits == (None, None, None, None):
+    if all(each.local for each in limits) and ledger is None and not ask.is_limited():
         return None
     if ledger is None or not ledger.startswith(POSTGRES):
-        raise FleetError(NO_LEDGER)
+        raise FleetError(NO_LEDGER, code="ledger-required")
     return ledger
 
 
-def crew(job: Job, terms: Terms, cpus: int, machines: Machines) -> Job:
-    """The job with its workers, who together make no more calls at a time than the classifier allows.
+def crew(job: Job, cpus: int, machines: Machines) -> Job:
+    """The job with its workers, who together make no more calls at a time than each classifier allows.
 
     Each worker has one processor, and so has a model that runs in it.
     """
@@ -233,13 +282,12 @@ def crew(job: Job, terms: Terms, cpus: int, machines: Machines) -> Job:
     if workers > cpus:
         raise FleetError(
             f"{workers} workers need as many processors, and the cluster has {cpus}; "
-            f"give --workers {cpus} or add machines"
+            f"give --workers {cpus} or add machines",
+            code="option-invalid",
         )
-    workers = workers if terms.local else min(workers, terms.concurrency)
-    concurrency = 1 if terms.local else terms.concurrency // workers
-    rate = terms.per_second and (terms.per_second if job.ask.ledger != OFF else terms.per_second / workers)
-    ask = replace(job.ask, concurrency=concurrency, rate=rate)
-    return replace(job, ask=ask, workers=workers, shard=machines.shard)
+    workers = min([workers, *(one.limits.concurrency for one in job.classifiers if not one.limits.local)])
+    remotes = tuple(one.of_one(workers, job.ask.ledger != OFF) for one in job.classifiers)
+    return replace(job, classifiers=remotes, workers=workers, shard=machines.shard)
 
 
 # Workers -------------------------------------------------------------------------------------------------------------
@@ -251,7 +299,8 @@ class Estimator(Scorer):
     def __init__(self, job: Job) -> None:
         if Path(job.folder).is_dir():  # not every machine need have it
             os.chdir(job.folder)
-        super().__init__(job.profile, job.classifier, name="name", keep=(SOURCE,), decide=job.decide, options=job.ask)
+        classifiers = [one.connect() for one in job.classifiers]
+        super().__init__(job.profile, classifiers, name="name", keep=(SOURCE,), decide=job.decide, options=job.ask)
         self._job = job
 
     def __call__(self, batch: Batch) -> dict[str, list[str]]:
@@ -287,9 +336,9 @@ class Worker(Estimator):
             verdicts, batch = [], {name: column[:0] for name, column in batch.items()}
         unscored = [each for each in verdicts if isinstance(each, Unscored)]
         bad, unfamiliar = (each.cause is Cause.UNREADABLE for each in unscored), map(is_unfamiliar, verdicts)
-        share = Tally(
-            len(verdicts), 0, len(unscored), sum(bad), sum(unfamiliar), progress=(self.progress or before) - before
-        )
+        held = sum(not isinstance(each, Unscored) and each.held is not None for each in verdicts)
+        asked = (self.progress or before) - before
+        share = Tally(len(verdicts), 0, len(unscored), sum(bad), sum(unfamiliar), held, asked)
         cut_off = any(each.cause is Cause.BUDGET for each in unscored)  # the others are no fair sample then
         scored = [] if cut_off else [each for each in verdicts if not isinstance(each, Unscored)]
         observations = [Observation.at(each, self._policy) for each in scored]
@@ -438,10 +487,10 @@ def _interruptible(run: Run) -> Iterator[list[str]]:
             signal.signal(each, handler)
 
 
-def _estimated(estimates: Dataset, terms: Terms, ledger: str | None, as_json: bool) -> None:
+def _estimated(estimates: Dataset, model: AsyncModel, as_json: bool) -> None:
     """Add up what the batches would ask, and show it; a picture that is in two of them counts twice."""
     total = Estimate(0, 0, 0, 0, 0, 0, None)
     for row in estimates.iter_rows():
         total += Estimate(**json.loads(row["estimate"]))
-    seconds = total.queries / terms.per_second if terms.per_second else None
-    show_estimate(replace(total, seconds=seconds), ledger, as_json)
+    rate = model.limits.per_second
+    show_estimate(replace(total, seconds=total.queries / rate if rate else None), model.ledger_name(), as_json)

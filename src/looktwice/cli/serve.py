@@ -7,13 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 from looktwice import service
-from looktwice.cli.options import OtherOption, ProfileOption, Serve, asks, decides, serves
+from looktwice.cli.options import OtherOption, ProfileOption, Serve, asks, decides, others, serves
 from looktwice.model import AskOptions, DecisionOptions
 from looktwice.service import Place
-
-LABEL_STUDIO = (
-    "Act as an ML backend of this Label Studio server and fetch pictures from it; its key: LABEL_STUDIO_API_KEY."
-)
 
 
 @decides
@@ -23,8 +19,8 @@ def serve(
     decide: DecisionOptions,
     ask: AskOptions,
     place: Place,
-    profile: ProfileOption = Path("profile.json"),
-    classifier: OtherOption = None,
+    profile: ProfileOption,
+    classifier: OtherOption,
     tls_cert: Annotated[Path | None, Serve(help="TLS certificate, for HTTPS.")] = None,
     tls_key: Annotated[Path | None, Serve(help="Private key of the certificate.")] = None,
     looks: Annotated[
@@ -37,7 +33,6 @@ def serve(
         Path | None, Serve(help="Folder in which to keep pictures that need review; see `looktwice review`.")
     ] = None,
     most_reviews: Annotated[int, Serve(help="Maximum number of pictures in that folder.", min=1)] = 1000,
-    label_studio: Annotated[str | None, Serve(help=LABEL_STUDIO, metavar="ADDRESS")] = None,
 ) -> None:
     """Serve verdicts over HTTP, with a web page.
 
@@ -46,10 +41,8 @@ def serve(
       looktwice serve --profile profile.json
 
       looktwice serve --host 0.0.0.0 --token-file tokens.txt --per-day 5000
-
-      looktwice serve --label-studio http://localhost:8080 --port 9090
     """
-    limits = service.Limits(
+    limits = service.ServiceLimits(
         body=int(max_megabytes * 1e6),
         pixels=int(max_megapixels * 1e6),
         looks=looks,
@@ -57,4 +50,4 @@ def serve(
         reviews=most_reviews,
     )
     place = replace(place, certificate=tls_cert, key=tls_key)
-    service.run(profile, classifier, decide, ask, place, limits, review, label_studio)
+    service.run(profile, others(classifier), decide, ask, place, limits, review)

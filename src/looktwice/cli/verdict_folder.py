@@ -33,11 +33,14 @@ class VerdictFolder:
                     file.write(text)
                 return
         if HEADER not in names:
-            raise DataError(f"{self._shown} holds other files; name another folder")
+            raise DataError(f"{self._shown} holds other files; name another folder", code="file-exists")
         with self._files.open_input_stream(f"{self._folder}/{HEADER}") as known:
             same = known.read() == text
         if not same:
-            raise DataError(f"{self._shown} holds verdicts of another profile or other options; name another folder")
+            raise DataError(
+                f"{self._shown} holds verdicts of another profile or other options; name another folder",
+                code="file-exists",
+            )
 
     def done(self, sources: set[str], tidy: bool) -> set[str]:
         """The names of pictures that have a verdict and whose files are still as they were.
@@ -54,8 +57,8 @@ class VerdictFolder:
                 table = pq.read_table(path, filesystem=self._files)
             except pa.ArrowInvalid:
                 table = None
-            rows = zip(*(table[each].to_pylist() for each in ("label", SOURCE)), strict=True) if table else ()
-            kept = [label is not None and source in sources for label, source in rows]
+            rows = zip(*(table[each].to_pylist() for each in ("kind", SOURCE)), strict=True) if table else ()
+            kept = [kind is not None and source in sources for kind, source in rows]
             table = table.filter(pa.array(kept, pa.bool_())) if table else None
             if table:
                 done.update(table["name"].to_pylist())
@@ -89,4 +92,6 @@ class VerdictFolder:
             yield
         except OSError as fault:
             why = " ".join(str(fault).split())[:200]
-            raise DataError(f"{self._shown} cannot be written ({why}); check its rights and the free space") from None
+            raise DataError(
+                f"{self._shown} cannot be written ({why}); check its rights and the free space", code="file-unwritable"
+            ) from None

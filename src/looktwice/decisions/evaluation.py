@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,15 +12,17 @@ import numpy as np
 from looktwice.calibration import Constant, Naive, calibrators, crossfit, metrics
 from looktwice.calibration.conformal import draws
 from looktwice.calibration.crossfit import Outcome
-from looktwice.calibration.jury import Jury, Prefixes
+from looktwice.calibration.jury import AdaptiveJury, Jury
+from looktwice.calibration.powered import prediction_powered
+from looktwice.calibration.risk import ANY, NEVER, Answers, Claim, broken, concerned
 from looktwice.calibration.votes import Bools, Floats, LabelledVotes, Tally, base_tally
-from looktwice.decisions import stopping
 from looktwice.decisions.fitting import Collected
-from looktwice.decisions.policy import NEVER, Policy
+from looktwice.decisions.policy import Policy
 from looktwice.decisions.profile import Profile, Result, results_html, results_text
+from looktwice.decisions.sequence import STOPPING
 from looktwice.decisions.stored import read
-from looktwice.decisions.verdict import Verdict
-from looktwice.engine.outcome import Unscored
+from looktwice.decisions.verdict import AnyVerdict, Verdict
+from looktwice.engine.query import Unscored
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
 
@@ -32,7 +34,7 @@ def assess(collected: Collected, profile: Profile, policy: Policy | None = None)
     """How a profile fares on labelled pictures that took no part in fitting, beside the baselines."""
     labelled = collected.labelled().evenly()
     calibrator = (policy or Policy.full_panel(profile)).calibrator
-    name = stopping.ADAPTIVE if isinstance(calibrator, Prefixes) else calibrator.name
+    name = STOPPING if isinstance(calibrator, AdaptiveJury) else calibrator.name
     plain = baselines(labelled, profile)
     return [Result.of(outcome) for outcome in (*plain, crossfit.outcome(calibrator, labelled, name))]
 
@@ -67,6 +69,34 @@ class BinCoverage:
 
 
 @dataclass(frozen=True)
+class ClaimKept:
+    """How a claim turned out on labelled pictures."""
+
+    claim: str
+    against: int
+    """Accepted answers that count against it."""
+    pictures: int
+    """Accepted answers that it is about, or all pictures of the class whose misses it bounds."""
+
+    def line(self) -> str:
+        """The same in words."""
+        share = f" ({100 * self.against / self.pictures:.2f} %)" if self.pictures else ""
+        return f"Claimed that {self.claim}: {self.against:,} of {self.pictures:,}{share}."
+
+
+def _claims_kept(claims: Sequence[Claim], answers: Answers, accepted: Bools) -> tuple[ClaimKept, ...]:
+    if len(claims) == 1 and claims[0].label == ANY:
+        return ()
+    kept = []
+    for claim in claims:
+        about = concerned(claim, claims, answers)
+        rests = about if claim.kind == "miss" else about & accepted
+        against = about & accepted & broken(claim, answers)
+        kept.append(ClaimKept(claim.sentence(), int(against.sum()), int(rests.sum())))
+    return tuple(kept)
+
+
+@dataclass(frozen=True)
 class Guarantees:
     """How guarantees turned out on labelled pictures; None where none was asked for."""
 
@@ -86,6 +116,8 @@ class Guarantees:
     """The same for each number of views that agree with the base label."""
     unfamiliar: float | None = None
     """The share of pictures that are not like the labelled ones; None where the profile cannot tell."""
+    claims: tuple[ClaimKept, ...] = ()
+    """How each claim turned out, where there are several or one is about a label."""
 
     def lines(self) -> list[str]:
         """The same in words."""
@@ -93,6 +125,7 @@ class Guarantees:
         if self.accepted is not None:
             wrong = "" if self.wrong is None else f", {100 * self.wrong:.2f} % of them wrong"
             found.append(f"Accepted: {100 * self.accepted:.1f} % of the pictures{wrong}.")
+            found += [kept.line() for kept in self.claims]
         if self.covered is not None and self.listed is not None:
             named = f"{100 * self.listed:.1f} % by its name, with {self.options:.2f} labels on average"
             found.append(
@@ -116,11 +149,19 @@ def guarantees(collected: Collected, policy: Policy) -> Guarantees:
     if policy.accept is not None:
         excluded = unfamiliar & (policy.unfamiliar != "accept")
         calibrator = policy.calibrator
-        jury = calibrator if isinstance(calibrator, Jury | Prefixes) else None
+        jury = calibrator if isinstance(calibrator, Jury | AdaptiveJury) else None
         scored = jury.judged_by_scores(votes) if jury else np.zeros(len(votes), bool)
-        accepted = policy.accepts(calibrator.confidence(votes), scored) & ~excluded
-        wrong = (calibrator.predict(votes) != votes.truths)[accepted]
-        found = replace(found, accepted=float(accepted.mean()), wrong=float(wrong.mean()) if len(wrong) else None)
+        label = calibrator.predict(votes)
+        words = [votes.vocabulary[code] for code in label]
+        accepted = policy.accepts(calibrator.confidence(votes), words, scored) & ~excluded
+        wrong = (label != votes.truths)[accepted]
+        answers = Answers(calibrator.confidence(votes), np.array(words), np.array(votes.words))
+        found = replace(
+            found,
+            accepted=float(accepted.mean()),
+            wrong=float(wrong.mean()) if len(wrong) else None,
+            claims=_claims_kept(policy.accept.claims, answers, accepted),
+        )
     if policy.sets is not None:
         distribution = policy.calibrator.distribution(votes)
         sets = policy.sets.sets(distribution, draws(votes))
@@ -146,7 +187,7 @@ def bin_coverage(tally: Tally, hold: Bools) -> tuple[BinCoverage, ...]:
     )
 
 
-VerdictsLike = str | Path | Iterable[Verdict | Unscored]
+VerdictsLike = str | Path | Iterable[AnyVerdict | Unscored]
 """Verdicts about pictures: a file that `score` wrote, or what `Model.score` gives."""
 
 
@@ -170,15 +211,15 @@ class PoweredAccuracy:
 def verdicts_of(found: VerdictsLike) -> list[Verdict]:
     """The verdicts of a file, or those given; pictures without one are left out."""
     if isinstance(found, str | Path):
-        return list(read(Path(found)))
-    return [verdict for verdict in found if not isinstance(verdict, Unscored)]
+        return read(Path(found))
+    return [verdict for verdict in found if isinstance(verdict, Verdict)]
 
 
 def powered_accuracy(collected: Collected, outcome: Outcome, verdicts: Iterable[Verdict]) -> PoweredAccuracy:
     """The accuracy by prediction-powered inference; verdicts about the labelled pictures themselves do not count."""
     digests = set(collected.votes.digests)
     others: Floats = np.array([verdict.confidence for verdict in verdicts if verdict.digest not in digests])
-    found = metrics.prediction_powered(outcome.correct, outcome.confidence, others)
+    found = prediction_powered(outcome.correct, outcome.confidence, others)
     return PoweredAccuracy(*found, labels=len(outcome.correct), unlabelled=len(others))
 
 
@@ -248,7 +289,8 @@ class Evaluation:
         """Mistakes among accepted answers, with the threshold of the guarantee where there is one."""
         accept = self.policy.accept
         curve = metrics.risk_coverage(self.outcome.confidence, self.outcome.correct)
-        return Drawing(figures.risk_coverage_svg(curve, None if accept == NEVER else accept))
+        one = accept and len(accept.by_label) == 1 and accept.least < NEVER
+        return Drawing(figures.risk_coverage_svg(curve, accept.least if accept and one else None))
 
     def __repr__(self) -> str:
         return "\n".join([results_text(self.title(), self.results), *self.lines()])

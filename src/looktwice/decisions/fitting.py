@@ -9,26 +9,46 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from looktwice.calibration import crossfit, risk
-from looktwice.calibration.base import Calibrator
+from looktwice.calibration import crossfit
+from looktwice.calibration.base import Ballot, Calibrator
 from looktwice.calibration.calibrators import dump
 from looktwice.calibration.crossfit import Outcome
-from looktwice.calibration.jury import Jury, Prefixes
+from looktwice.calibration.jury import Jury
 from looktwice.calibration.scales import useless
 from looktwice.calibration.votes import OUTSIDE, Floats, LabelledVotes, Row, Votes, base_tally, check_truths
-from looktwice.classifiers.base import reading
-from looktwice.decisions import stopping
-from looktwice.decisions.policy import NEVER, Policy, agreement_bin
-from looktwice.decisions.profile import DIGEST_DIGITS, Adaptive, HeldOut, Profile, Result
-from looktwice.decisions.stopping import Aim, Expected, SameDecision, Thrift
+from looktwice.classifiers.base import AnswerKind, reading
+from looktwice.decisions.policy import Policy, agreement_bin
+from looktwice.decisions.profile import (
+    DIGEST_DIGITS,
+    Adaptive,
+    FrontierPoint,
+    HeldOut,
+    Profile,
+    ProfileClassifier,
+    Result,
+)
+from looktwice.decisions.sequence import (
+    BASE,
+    NEVER,
+    Choice,
+    Expected,
+    Found,
+    HeldOutJuries,
+    Source,
+    candidates,
+    choose,
+    find,
+    frontier,
+)
+from looktwice.engine.channel import Channel
 from looktwice.engine.engine import QueryEngine
-from looktwice.engine.outcome import Cause, Unscored
-from looktwice.engine.query import NO_SCREEN, Rounds, Screen
+from looktwice.engine.query import NO_SCREEN, Cause, Rounds, Screen, Unscored
 from looktwice.errors import DataError, FitError, UnscoredError
+from looktwice.files import join_tags
 from looktwice.images.collection import Picture
 from looktwice.images.image import WorkingSize
 from looktwice.monitoring.familiarity import AnswerKinds, Familiarity
-from looktwice.views import Panel, renderer
+from looktwice.views import Panel, classifier_of, renderer
 
 LEAST = 2 * crossfit.FOLDS
 """The fewest labelled pictures that can be judged by folds."""
@@ -62,6 +82,8 @@ class Collected:
     """What was read from the classifier's replies."""
     described_at: WorkingSize | None = None
     """The working size at which the pictures were described and asked about."""
+    kind: AnswerKind = "label"
+    """What an answer says; of tags, the votes hold all tags of an answer as one text."""
 
     def distinct(self) -> Collected:
         """The same with each picture once: a copy of a picture says nothing new, and would count as evidence."""
@@ -79,9 +101,11 @@ class Collected:
         if len(self.votes) == 0 and self.unscored:
             raise UnscoredError(f"no labelled picture could be scored: {self.unscored[0].message}")
         if len(self.votes) == 0:
-            raise FitError("there is no labelled picture to learn from")
+            raise FitError("there is no labelled picture to learn from", code="labels-too-few")
         if not isinstance(self.votes, LabelledVotes):
-            raise DataError("the truth of every picture is needed; see docs/pictures.md for how to give it")
+            raise DataError(
+                "the truth of every picture is needed; see docs/pictures.md for how to give it", code="labels-missing"
+            )
         self.votes.check()
         return self.votes.distinct()
 
@@ -115,23 +139,20 @@ def warn(collected: Collected) -> None:
         warnings.warn(f"{same}, such as {other} and {one}: the first truth counts", stacklevel=2)
 
 
-async def collect_to_learn(
-    engine: QueryEngine, pictures: Sequence[Picture], panel: Panel, on_collected: OnCollected
-) -> Collected:
-    """The answers about labelled pictures, where there are enough of them to learn from.
+def check_learnable(collected: Collected, pictures: int, on_collected: OnCollected) -> Collected:
+    """The same answers about so many labelled pictures, where there are enough of them to learn from.
 
     Nothing is learned from the first pictures of a run that was stopped: they would take the place of a profile.
     """
-    collected = await collect(engine, pictures, panel)
     if left := [item.name for item in collected.unscored if item.cause is Cause.STOPPED]:
         raise UnscoredError(
-            f"nothing was learned because the run was stopped with {len(left)} of {len(pictures):,} pictures left, "
+            f"nothing was learned because the run was stopped with {len(left)} of {pictures:,} pictures left, "
             f"such as {left[0]}; do the same again to resume"
         )
     on_collected(collected)
     if (answered := len(collected.labelled())) < LEAST:
         raise UnscoredError(
-            f"nothing was learned: {answered} of {len(pictures):,} pictures have all their answers, and it takes "
+            f"nothing was learned: {answered} of {pictures:,} pictures have all their answers, and it takes "
             f"{LEAST}; mend what kept the others from being scored and do the same again, stored answers cost nothing"
         )
     return collected
@@ -151,8 +172,9 @@ async def collect(
     Nothing is asked if none of the truths is a label that the classifier is known to give. Where its labels are not
     known, those of a few pictures are compared with the truths first.
     """
-    known = engine.classifier.labels or ()
-    if known:
+    channels = _asked(engine, panel)
+    known = tuple(dict.fromkeys(label for channel in channels for label in channel.labels or ()))
+    if all(channel.labels for channel in channels):
         check_truths((p.truth for p in pictures if p.truth is not None), (*known, *vocabulary))
     else:
         await _check_labels(engine, pictures, vocabulary)
@@ -166,24 +188,52 @@ async def collect(
     asked = [picture for picture, row in zip(pictures, found, strict=True) if isinstance(row, Row)]
     kept = [picture for picture in asked if picture.truth is not None or picture.excluded]
     votes = Votes.collect(rows, tuple(map(str, panel)), vocabulary or known, classes)
-    votes = replace(votes, classes=_classes(votes, kept))
+    silent = _unsayable(engine, panel, votes.vocabulary) if len(channels) > 1 else ()
+    votes = replace(votes, classes=_classes(votes, kept), unsayable=silent)
     votes = labelled_votes(votes, kept) if len(kept) == len(rows) else votes
-    who, renames = engine.classifier.fingerprint, engine.names.renames
-    descriptors = {row.digest: row.descriptor for row in rows if row.descriptor is not None}
-    size = engine.terms.working_size
+    first = described(channels[0])
     return Collected(
         votes,
         tuple(unscored),
         panel,
-        who,
+        first.fingerprint,
         engine.settings.seed,
-        renames,
-        similar=_similar(rows),
-        descriptors=descriptors,
-        working_size=size.long if size != engine.classifier.terms.working_size else None,
-        reading=reading(engine.classifier),
-        described_at=size,
+        first.renames,
+        similar=similar(rows),
+        descriptors={row.digest: row.descriptor for row in rows if row.descriptor is not None},
+        working_size=first.working_size,
+        reading=first.reading,
+        described_at=channels[0].settings.limits.working_size,
     )
+
+
+def _asked(engine: QueryEngine, panel: Panel) -> list[Channel]:
+    """The classifiers that a panel asks, that of the base query first."""
+    first = panel.first or engine.first.name
+    return [engine.channels[name] for name in dict.fromkeys((first, *(classifier_of(v) or first for v in panel)))]
+
+
+def described(channel: Channel) -> ProfileClassifier:
+    """The description of a classifier for a profile."""
+    limits, classifier = channel.settings.limits, channel.classifier
+    return ProfileClassifier(
+        name=channel.name,
+        description=channel.settings.description,
+        fingerprint=classifier.fingerprint,
+        reading=reading(classifier),
+        renames=dict(channel.names.renames),
+        working_size=limits.working_size.long if limits.working_size != classifier.limits.working_size else None,
+        price=channel.runner.typical.expected / 1e6 or 1.0,
+    )
+
+
+def _unsayable(engine: QueryEngine, panel: Panel, vocabulary: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """The codes that the classifier of the base and of each view cannot give; none at all where all can give all."""
+    first = panel.first or engine.first.name
+    asked = [engine.channels[name] for name in (first, *(classifier_of(view) or first for view in panel))]
+    known = [set(channel.labels or vocabulary) for channel in asked]
+    codes = tuple(tuple(c for c, label in enumerate(vocabulary) if label not in labels) for labels in known)
+    return codes if any(codes) else ()
 
 
 def _taking_turns(pictures: Sequence[Picture]) -> list[int]:
@@ -214,7 +264,8 @@ async def _check_labels(engine: QueryEngine, pictures: Sequence[Picture], vocabu
     except DataError as error:
         raise DataError(
             f"{error}; only the first {len(answered)} pictures were asked about, and their answers are kept in the "
-            "ledger, if there is one; --label-check 0 (label_check=0) goes on regardless"
+            "ledger, if there is one; --label-check 0 (label_check=0) goes on regardless",
+            code=error.code,
         ) from None
 
 
@@ -234,7 +285,7 @@ def labelled_votes(votes: Votes, pictures: Sequence[Picture]) -> LabelledVotes:
     return votes.labelled(words, excluded if any(excluded) else (), [picture.probability for picture in pictures])
 
 
-def _similar(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
+def similar(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
     """The names of distinct pictures whose thumbnails are almost the same, two and two; pale ones tell too little."""
     from scipy.spatial import KDTree
 
@@ -256,11 +307,11 @@ async def collect_for(
     engine: QueryEngine, pictures: Sequence[Picture], profile: Profile, policy: Policy | None = None
 ) -> Collected:
     """The answers about every picture under a profile's panel."""
-    profile.check(engine.classifier)
+    profile.check(engine.channels)
     profile.check_scores(engine.settings.scores)
     if profile.pictures:  # a borrowed vocabulary may be of another classifier
         check_truths((p.truth for p in pictures if p.truth is not None), profile.vocabulary)
-    policy = policy or Policy.full_panel(profile)
+    policy = policy or Policy.usual(profile)
     return await collect(
         engine, pictures, policy.panel, profile.vocabulary, profile.classes, policy.rounds, policy.screen()
     )
@@ -269,83 +320,152 @@ async def collect_for(
 def check_teachable(pictures: Sequence[Picture], least: int = LEAST) -> None:
     """Refuse labelled pictures from which nothing can be learned, before anything is asked about them."""
     crossfit.check_count(len(pictures), least)
-    truths = {picture.truth for picture in pictures if picture.truth is not None}
+    tags = {join_tags(sorted(picture.tags)) for picture in pictures if picture.tags is not None}
+    truths = tags | {picture.truth for picture in pictures if picture.truth is not None}
     if len(truths) < 2:
         problem = f"the truth of all {len(pictures)} pictures is {truths.pop()!r}" if truths else "no truth is known"
-        raise FitError(f"{problem}; give pictures of two classes")
+        raise FitError(f"{problem}; give pictures of two classes", code="labels-one-class")
 
 
-def learn(
-    collected: Collected,
-    calibrator: Calibrator,
-    description: str,
-    n_selection: int = 0,
-    fixed: int | None = None,
-    max_error: float | None = None,
-) -> Profile:
-    """The profile that votes and truths teach; costs no query.
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """A profile, the votes that taught it, and what else could be asked for how much."""
 
-    The first `n_selection` pictures teach but are not judged, since something was chosen on them already. If the
-    calibrator is a jury, the profile's own panel has `fixed` views, by default all. If fewer, they are the first ones
-    in the order that suits these pictures best, and the others are for pictures that stay unsure; where too few answers
-    were wrong to learn that, they are the first ones as given, and the others are left out. Early stopping aims at the
-    Brier score of the first `fixed` views as they were given, or with `max_error` at the same decisions.
+    profile: Profile
+    collected: Collected
+    """The answers of all sources that every labelled picture was asked."""
+    asked: tuple[ProfileClassifier, ...]
+    found: Found
+    whole: bool = False
+    """Whether only when to stop was open."""
+
+    def again(self, choice: Choice, n_selection: int) -> Learned:
+        """The same with another choice; nothing is fitted twice."""
+        return learn_sequence(self.collected, self.asked, n_selection, choice, whole=self.whole, held=self.found.held)
+
+
+def learn(collected: Collected, calibrator: Calibrator, description: str, n_selection: int = 0) -> Profile:
+    """The profile of the whole panel that votes and truths teach, and of when to stop early; costs no query.
+
+    The first `n_selection` pictures teach but are not judged, since something was chosen on them already.
 
     Where some pictures were more likely to be labelled than others, the calibrator learns from all of them: the answers
     about a picture decided that, and it learns the truth given the answers. Figures, guarantees, sets, familiarity and
     drift are about pictures as they come, so they rest on an even sample of them (`LabelledVotes.even`).
     """
     labelled = collected.labelled()
+    if isinstance(calibrator, Jury) and len(labelled.panel) > 1:
+        asked = ProfileClassifier(
+            name=collected.panel.first, description=description, fingerprint=collected.fingerprint
+        )
+        return learn_sequence(collected, [asked], n_selection, ballot=calibrator.ballot, whole=True).profile
+    held_out = crossfit.cross_fit(calibrator, labelled, n_selection=n_selection)
     even = labelled.even()[n_selection:]
-    if not isinstance(calibrator, Jury) or len(labelled.panel) < 2:
-        held_out = crossfit.cross_fit(calibrator, labelled, n_selection=n_selection).of_rows(even)
-        return _profile(collected, calibrator, description, n_selection, held_out)
-    own = len(labelled.panel) if fixed is None else fixed
-    if own < len(labelled.panel) and not stopping.rankable(labelled):
-        collected, labelled = collected.under(range(own)), labelled.under(range(own))
-    if own < len(labelled.panel):
-        order, trials = stopping.order(calibrator, labelled, own, n_selection=n_selection)
-        collected = collected.under(order)
-    else:
-        trials = stopping.trials(calibrator, labelled, n_selection=n_selection)
-    steps = [step.of_rows(even) for step in stopping.steps(trials)]
-    aim: Aim = Thrift(own)
-    if max_error is not None:
-        threshold = risk.threshold(steps[own].confidence, steps[own].correct, max_error)
-        aim = SameDecision(NEVER if threshold is None else threshold)
-    stopped = stopping.stopped(trials, aim).of_rows(even)
-    profile = _profile(collected.under(range(own)), calibrator, description, n_selection, steps[own], stopped)
-    usual = crossfit.joined([(trial.usual.steps[own], trial.places) for trial in trials]).of_rows(even)
-    adaptive = _adaptive(calibrator, collected, n_selection, aim, stopping.price(trials, aim), stopped)
-    adaptive = adaptive.model_copy(update={"expected": Expected.of(stopped, usual)})
-    curve = tuple(Result.of(step, intervals=False) for step in steps)
-    return profile.model_copy(update={"curve": curve, "adaptive": adaptive, "renderer": renderer(collected.panel)})
+    return build(collected, calibrator, description, n_selection, held_out.of_rows(even))
 
 
-def _adaptive(
-    calibrator: Jury, collected: Collected, n_selection: int, aim: Aim, price: float, stopped: Outcome
-) -> Adaptive:
+def learn_sequence(
+    collected: Collected,
+    asked: Sequence[ProfileClassifier],
+    n_selection: int = 0,
+    choice: Choice = choose,
+    ballot: Ballot = "vote",
+    whole: bool = False,
+    held: HeldOutJuries | None = None,
+) -> Learned:
+    """The profile of the sequence that is worth its price, from the answers of all these classifiers.
+
+    The choice is repeated without each fold before that fold is judged, so guarantees hold for all stages together.
+    `whole` leaves open only when to stop within the panel as it is.
+    """
     labelled = collected.labelled()
-    prefixes = Prefixes(ballot=calibrator.ballot).fit(labelled)
-    growth = stopping.grow(prefixes.members(), labelled)
-    rule = stopping.rule(growth, aim, price)
-    asked = rule.asked(growth.confidence())
-    first, views, even = int(asked.min()), len(labelled.panel), labelled.even()
-    agree = base_tally(labelled.under(range(first))).agree[even].tolist()
-    agreement_bins = [agreement_bin(*pair, views) for pair in zip(agree, asked[even].tolist(), strict=True)]
-    return Adaptive(
-        panel=str(collected.panel),
-        first=first,
-        low=rule.low,
-        high=rule.high,
-        calibrator=dump(prefixes),
-        held_out=HeldOut.of(stopped, growth.stopped(rule).since(n_selection).of_rows(even[n_selection:])),
-        agreement_bins=tuple(np.bincount(agreement_bins, minlength=(first + 1) * (views + 1)).tolist()),
-        answers=AnswerKinds.fit(labelled.evenly().under(range(first))),
+    held = held or candidates(labelled, sources_of(collected.panel, asked), ballot)
+    every = tuple(range(1 + len(labelled.panel)))
+    found = find(held, choice, [every] if whole else None)
+    places = every if whole else found.places
+    chosen, classifiers = _chosen(collected, asked, held, places)
+    votes, even = chosen.labelled(), labelled.even()[n_selection:]
+    curve = [step.since(n_selection).of_rows(even) for step in held.curve(places)]
+    stopped = found.outcome.since(n_selection).of_rows(even)
+    others = [stopped] if len(places) > 1 else []
+    jury = Jury(ballot=held.ballot)
+    profile = build(chosen, jury, classifiers[0].description, n_selection, replace(curve[-1], name=jury.name), *others)
+    update: dict[str, object] = {
+        "name": classifiers[0].name,
+        "others": classifiers[1:],
+        "unsayable": votes.unsayable,
+        "frontier": points_shown(found),
+        "curve": tuple(Result.of(step, intervals=False) for step in curve),
+    }
+    if others:
+        adaptive = _adaptive(_chosen(collected, asked, held, found.places)[0], found, n_selection, stopped)
+        update["adaptive"] = adaptive.model_copy(update={"expected": Expected.of(stopped, curve[-1])})
+    return Learned(profile.model_copy(update=update), collected, tuple(asked), found, whole)
+
+
+def points_shown(found: Found) -> tuple[FrontierPoint, ...]:
+    """The best points at each price, cheapest first; beside them each classifier alone, and all without stopping."""
+    fixed = [point for point in found.points if min(point.sequence.enough, default=NEVER) >= NEVER]
+    longest = max(len(point.sequence.sources) for point in fixed)
+    beside = [point for point in fixed if len(point.sequence.sources) in (1, longest)]
+    shown = {point.sequence: point for point in (*beside, *frontier(found.points), found.point)}
+    return tuple(
+        FrontierPoint.of(point, point is found.point) for point in sorted(shown.values(), key=lambda point: point.price)
     )
 
 
-def _profile(
+def sources_of(panel: Panel, asked: Sequence[ProfileClassifier]) -> list[Source]:
+    """Whose answers the base and the views are, with their prices."""
+    prices = {known.name: known.price for known in asked}
+    sources = [Source.parse(text, asked[0].name) for text in (BASE, *map(str, panel.views))]
+    return [replace(source, price=prices[source.classifier]) for source in sources]
+
+
+def _chosen(
+    collected: Collected, asked: Sequence[ProfileClassifier], held: HeldOutJuries, places: Sequence[int]
+) -> tuple[Collected, tuple[ProfileClassifier, ...]]:
+    """The answers of some sources, and their classifiers; the one that is asked first is the profile's own."""
+    kept = [held.sources[place] for place in places]
+    names = dict.fromkeys(source.classifier for source in kept)
+    known = tuple(classifier for name in names for classifier in asked if classifier.name == name)
+    texts = [source.view if source.classifier == known[0].name else str(source) for source in kept[1:]]
+    chosen = replace(
+        collected,
+        votes=replace(collected.votes.of_sources(places), panel=tuple(texts)),
+        panel=replace(Panel.parse(" ".join(texts)), first=known[0].name),
+    )
+    if len(asked) > 1:
+        chosen = replace(
+            chosen,
+            fingerprint=known[0].fingerprint,
+            renames=known[0].renames,
+            reading=known[0].reading,
+            working_size=known[0].working_size,
+        )
+    return chosen, known
+
+
+def _adaptive(chosen: Collected, found: Found, n_selection: int, stopped: Outcome) -> Adaptive:
+    """When to stop asking, and how verdicts fare then."""
+    votes, sequence = chosen.labelled(), found.sequence
+    even = votes.even()
+    asked, followed = sequence.follow(found.calibrator, votes)
+    views, first = len(votes.panel), int(asked.min()) - 1
+    agree = base_tally(votes.under(range(first))).agree[even].tolist()
+    bins = [agreement_bin(*pair, views) for pair in zip(agree, (asked[even] - 1).tolist(), strict=True)]
+    final = crossfit.outcome(found.calibrator, followed).since(n_selection).of_rows(even[n_selection:])
+    return Adaptive(
+        panel=str(chosen.panel),
+        first=first,
+        enough=sequence.enough,
+        calibrator=dump(found.calibrator),
+        held_out=HeldOut.of(stopped, final),
+        agreement_bins=tuple(np.bincount(bins, minlength=(first + 1) * (views + 1)).tolist()),
+        answers=AnswerKinds.fit(votes.evenly().under(range(first))),
+    )
+
+
+def build(
     collected: Collected,
     calibrator: Calibrator,
     description: str,
@@ -353,6 +473,7 @@ def _profile(
     held_out: Outcome,
     *others: Outcome,
 ) -> Profile:
+    """The profile of a calibrator, with its outcome and those that it is compared with."""
     labelled, described = collected.labelled(), collected.described()
     even = labelled.even()[n_selection:]
     part = labelled.take(slice(n_selection, None)).take(np.flatnonzero(even))

@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from itertools import count, islice
 from math import isfinite
+from typing import cast
 
 import numpy as np
 
+from looktwice.calibration.base import Calibrator
 from looktwice.calibration.conformal import draws
 from looktwice.calibration.distribution import Distribution
-from looktwice.calibration.jury import Jury, Prefixes
-from looktwice.calibration.votes import MISSING, Row, Votes
-from looktwice.decisions.policy import Policy
-from looktwice.decisions.profile import Profile
-from looktwice.decisions.verdict import AGAIN, Asked, Decision, LabelProbability, Verdict
+from looktwice.calibration.jury import AdaptiveJury, Jury
+from looktwice.calibration.votes import MISSING, Floats, Row, Votes
+from looktwice.decisions.policy import PicturePolicy, Policy, TagPolicy
+from looktwice.decisions.profile import Profile, tag_votes
+from looktwice.decisions.sequence import BASE, Source
+from looktwice.decisions.verdict import (
+    AGAIN,
+    SURE,
+    AnyVerdict,
+    Asked,
+    Decision,
+    LabelProbability,
+    Stopped,
+    TagProbability,
+    TagVerdict,
+    Verdict,
+)
 from looktwice.engine.engine import QueryEngine
-from looktwice.engine.outcome import Unscored
-from looktwice.engine.query import OnAnswer, Screen
+from looktwice.engine.query import Cause, OnAnswer, Screen, Unscored
+from looktwice.errors import ProfileError
 from looktwice.images.collection import Picture
 from looktwice.views import Panel
 
@@ -30,23 +44,23 @@ async def look(
     engine: QueryEngine,
     pictures: Iterable[Picture],
     profile: Profile,
-    policy: Policy | None = None,
+    policy: PicturePolicy | None = None,
     on_answer: OnAnswer | None = None,
     judging: Judging | None = None,
 ) -> AsyncGenerator[Verdict | Unscored]:
-    """A verdict for each picture, in their order, or the reason why there is none.
+    """A verdict for each picture, in their order, or the reason why there is none; a `TagVerdict` for tags.
 
     Callers that share a `judging` of the same profile and policy have their pictures judged together.
     """
-    profile.check(engine.classifier)
+    profile.check(engine.channels)
     profile.check_scores(engine.settings.scores)
-    policy = policy or Policy.full_panel(profile)
+    policy = policy or Policy.usual(profile)
     judging = judging or Judging(profile, policy)
     asked = engine.ask_ready(pictures, policy.panel, policy.rounds, policy.screen(), on_answer=on_answer)
     async with aclosing(asked) as groups:
         async for rows in groups:
             for verdict in await judging.verdicts(rows):
-                yield verdict
+                yield cast("Verdict | Unscored", verdict)
 
 
 async def burst(
@@ -56,10 +70,15 @@ async def burst(
 
     Photos are none of the panel's views, so a jury gives each of them the mean weight of those.
     """
-    profile.check(engine.classifier)
+    profile.check(engine.channels)
     profile.check_scores(engine.settings.scores)
+    if profile.kind == "tags":
+        raise ProfileError(
+            "a burst is for answers of one label, and this profile is of tags; look at each photo",
+            code="option-conflict",
+        )
     screen = Screen(profile.familiarity is not None)
-    rows = [row async for row in engine.ask(pictures, Panel(()), screen=screen, on_answer=on_answer)]
+    rows = [row async for row in engine.ask(pictures, Panel((), profile.name), screen=screen, on_answer=on_answer)]
     if failed := next((row for row in rows if isinstance(row, Unscored)), None):
         return failed
     first, *others = [row for row in rows if isinstance(row, Row)]
@@ -72,7 +91,7 @@ async def burst(
         descriptor=first.descriptor,
     )
     calibrator = (profile.adaptive or profile).restored_calibrator()
-    if isinstance(calibrator, Jury | Prefixes):
+    if isinstance(calibrator, Jury | AdaptiveJury):
         calibrator = calibrator.pooled(len(others))
     policy = replace(Policy.full_panel(profile), calibrator=calibrator, answers=None)
     (verdict,) = judge([together], tuple(row.name for row in others), profile, policy)
@@ -86,14 +105,19 @@ class Judging:
     take hardly more.
     """
 
-    def __init__(self, profile: Profile, policy: Policy) -> None:
-        self._judge = partial(judge, panel=tuple(map(str, policy.panel)), profile=profile, policy=policy)
-        self._ready: list[tuple[Sequence[Row | Unscored], asyncio.Future[list[Verdict | Unscored]]]] = []
+    def __init__(self, profile: Profile, policy: PicturePolicy) -> None:
+        panel = tuple(map(str, policy.panel))
+        self._judge: Callable[[Sequence[Row | Unscored]], Sequence[AnyVerdict | Unscored]]
+        if isinstance(policy, TagPolicy):
+            self._judge = partial(judge_tags, panel=panel, profile=profile, policy=policy)
+        else:
+            self._judge = partial(judge, panel=panel, profile=profile, policy=cast("Policy", policy))
+        self._ready: list[tuple[Sequence[Row | Unscored], asyncio.Future[list[AnyVerdict | Unscored]]]] = []
 
-    async def verdicts(self, rows: Sequence[Row | Unscored]) -> list[Verdict | Unscored]:
+    async def verdicts(self, rows: Sequence[Row | Unscored]) -> list[AnyVerdict | Unscored]:
         """A verdict for each row, in their order; a row without answers stays as it is."""
         loop = asyncio.get_running_loop()
-        judged: asyncio.Future[list[Verdict | Unscored]] = loop.create_future()
+        judged: asyncio.Future[list[AnyVerdict | Unscored]] = loop.create_future()
         self._ready.append((rows, judged))
         loop.call_soon(self._run)  # the first of those that are scheduled now judges for all
         return await judged
@@ -119,15 +143,16 @@ def judge(
     """Verdicts for answered rows, in their order, each as if it were alone; a row without answers stays as it is."""
     answered = [row for row in rows if isinstance(row, Row)]
     votes = Votes.collect(answered, panel, profile.vocabulary, profile.classes)
+    votes = replace(votes, unsayable=profile.unsayable)
     verdicts: dict[int, Verdict] = {}
     for places, part in votes.apart(len(profile.vocabulary), profile.classes):
-        judged = _verdicts(part, [answered[place] for place in places], profile.fingerprint, policy)
+        judged = _verdicts(part, [answered[place] for place in places], profile, policy)
         verdicts |= zip(places.tolist(), judged, strict=True)
     following = count()
     return [row if isinstance(row, Unscored) else verdicts[next(following)] for row in rows]
 
 
-def _verdicts(votes: Votes, rows: Sequence[Row], classifier: str, policy: Policy) -> list[Verdict]:
+def _verdicts(votes: Votes, rows: Sequence[Row], profile: Profile, policy: Policy) -> list[Verdict]:
     if not rows:
         return []
     calibrator = policy.calibrator
@@ -138,24 +163,29 @@ def _verdicts(votes: Votes, rows: Sequence[Row], classifier: str, policy: Policy
     )
     low, high = calibrator.interval(votes)
     by_scores = np.zeros(len(votes), bool)
-    if isinstance(calibrator, Jury | Prefixes):
+    if isinstance(calibrator, Jury | AdaptiveJury):
         by_scores = calibrator.judged_by_scores(votes)
     decisions: list[Decision | None] = [None] * len(votes)
     if policy.accept is not None:
-        decisions = ["accept" if accepted else "review" for accepted in policy.accepts(confidence, by_scores)]
+        words = [votes.vocabulary[code] for code in label]
+        decisions = ["accept" if accepted else "review" for accepted in policy.accepts(confidence, words, by_scores)]
     likely, sets = _likely(votes, distribution), _sets(votes, distribution, policy)
     compared = policy.compare(votes, [row.descriptor for row in rows])
     reasons = compared.reasons if compared else {}
     if policy.unfamiliar != "accept":
         decisions = ["review" if place in reasons else decision for place, decision in enumerate(decisions)]
+    before = _before(votes, calibrator)
     return [
         Verdict(
             name=row.name,
             digest=row.digest,
-            asked=_asked(row, votes.panel, classifier),
+            profile=profile.digest,
+            asked=queries_of(row, votes.panel, profile, {place: float(unsure[i]) for place, unsure in before.items()}),
+            stopped=_why_stopped(policy, row, float(confidence[i])),
             familiarity=float(compared.familiarity[i]) if compared else None,
             unfamiliar_because=reasons.get(i),
             decision=decisions[i],
+            basis=policy.accept.basis if policy.accept else None,
             pixels=float(compared.pixels[i]) if compared and np.isfinite(compared.pixels[i]) else None,
             label=votes.vocabulary[label[i]],
             confidence=float(confidence[i]),
@@ -169,13 +199,84 @@ def _verdicts(votes: Votes, rows: Sequence[Row], classifier: str, policy: Policy
     ]
 
 
-def _asked(row: Row, panel: Sequence[str], classifier: str) -> tuple[Asked, ...]:
-    labels = (row.base, *row.views)
-    lists = row.lists or ((),) * len(labels)
-    firsts = [ranked[0][1] if ranked else None for ranked in lists]
-    scores = [score if score is not None and isfinite(score) else None for score in firsts]
-    queries = zip((AGAIN, *panel), labels, scores, strict=True)
-    return tuple(Asked(classifier, view, label, score) for view, label, score in queries)
+def judge_tags(
+    rows: Sequence[Row | Unscored], panel: Sequence[str], profile: Profile, policy: TagPolicy
+) -> list[TagVerdict | Unscored]:
+    """The same for tags: the probability of each, and what is decided."""
+    answered = [row for row in rows if isinstance(row, Row)]
+    votes = Votes.collect(answered, panel)
+    about = tag_votes(votes, profile)
+    # Rounded, so that what is decided does not depend on the pictures that are judged together.
+    probability, low, high = (np.round(x, 6) for x in (policy.jury.probability(about), *policy.jury.interval(about)))
+    decided, compared = policy.decide(probability), policy.compare(votes, [row.descriptor for row in answered])
+    reasons = compared.reasons if compared else {}
+    verdicts: list[TagVerdict] = []
+    for i, row in enumerate(answered):
+        open_all = i in reasons and policy.unfamiliar != "accept"
+        columns = zip(policy.jury.tags, *(x[i].tolist() for x in (probability, low, high, decided)), strict=True)
+        tags = [TagProbability(tag, p, a, b, "review" if open_all else said) for tag, p, a, b, said in columns]
+        decision: Decision = "review" if any(tag.decision == "review" for tag in tags) else "accept"
+        verdicts.append(
+            TagVerdict(
+                name=row.name,
+                digest=row.digest,
+                profile=profile.digest,
+                asked=queries_of(row, panel, profile, {}),
+                familiarity=float(compared.familiarity[i]) if compared else None,
+                unfamiliar_because=reasons.get(i),
+                decision=decision if policy.basis or open_all else None,
+                basis=policy.basis,
+                pixels=float(compared.pixels[i]) if compared and np.isfinite(compared.pixels[i]) else None,
+                tags=tuple(sorted(tags, key=lambda tag: -tag.probability)),
+            )
+        )
+    following = iter(verdicts)
+    return [row if isinstance(row, Unscored) else next(following) for row in rows]
+
+
+def _before(votes: Votes, calibrator: Calibrator) -> dict[int, Floats]:
+    """The confidence of each picture before another classifier was asked, by the place of its first query."""
+    names = ["", *(Source.parse(view, "").classifier for view in votes.panel)]
+    places = [place for place, name in enumerate(names) if place and name not in names[:place]]
+    if not isinstance(calibrator, AdaptiveJury):
+        return {}
+    earlier = np.arange(1, len(names))
+    return {
+        place: calibrator.confidence(replace(votes, views=np.where(earlier < place, votes.views, MISSING)))
+        for place in places
+    }
+
+
+def queries_of(row: Row, panel: Sequence[str], profile: Profile, before: Mapping[int, float]) -> tuple[Asked, ...]:
+    """Each query and its answer; with several classifiers, by whom, and what was not enough before."""
+    labels, first = (row.base, *row.views), profile.name or profile.fingerprint
+    lists, picos = row.lists or ((),) * len(labels), row.picos or (0,) * len(labels)
+    asked = []
+    for place, (text, label, ranked, cost) in enumerate(zip((AGAIN, *panel), labels, lists, picos, strict=True)):
+        source = Source.parse(text, first)
+        score = ranked[0][1] if ranked else None
+        asked.append(
+            Asked(
+                source.classifier,
+                AGAIN if source.view == BASE else source.view,
+                label,
+                score if score is not None and isfinite(score) else None,
+                price=cost / 1e12,
+                confidence_before=before.get(place) if label is not None else None,
+                missing=row.missing[place][1] if place in row.missing else None,
+            )
+        )
+    return tuple(asked)
+
+
+def _why_stopped(policy: Policy, row: Row, confidence: float) -> Stopped | None:
+    """Why no more was asked; None where everything always is."""
+    if policy.rounds is None:
+        return None
+    if not row.views or row.views[-1] is not None or len(row.views) in row.missing:
+        spent = any(code == Cause.BUDGET.code for code, _ in row.missing.values())
+        return "budget" if spent else "exhausted"
+    return "sure" if confidence >= SURE else "not worth it"
 
 
 def _likely(votes: Votes, distribution: Distribution) -> list[tuple[LabelProbability, ...]]:

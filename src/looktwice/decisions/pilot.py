@@ -1,136 +1,320 @@
-"""Asks the pilot that chooses the views: every candidate about a few pictures, the better ones about more.
+"""What `fit` asks: a pilot finds out what is worth asking, and only that is asked about the other labelled pictures.
 
-It may choose the size of pictures, too: smaller ones may be cheaper, and so pay for more looks.
+The general panel is kept unless the pilot speaks clearly against it: panels that were chosen among many views on a few
+hundred pictures lost 1 to 7 % of the Brier score on new ones. So the pilot leaves out views that change the class,
+takes other wordings where they are clearly better, leaves out classifiers that are not worth their price, and asks once
+where a score makes further queries useless.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from looktwice.calibration import Gaussian, Jury, crossfit, panels
-from looktwice.calibration.panels import Gain, Loss, Plan
-from looktwice.calibration.votes import MISSING, LabelledVotes, Row, Votes
-from looktwice.decisions import fitting, stopping
-from looktwice.decisions.fitting import Collected
-from looktwice.decisions.profile import Profile, Result
+from looktwice.calibration import Gaussian, crossfit, panels
+from looktwice.calibration.base import Ballot
+from looktwice.calibration.logit import folds
+from looktwice.calibration.votes import MISSING, Floats, LabelledVotes, Places, Row, Votes
+from looktwice.decisions import fitting
+from looktwice.decisions.fitting import Collected, Learned
+from looktwice.decisions.profile import FrontierPoint, Profile, ProfileClassifier
+from looktwice.decisions.sequence import Choice, Point, candidates, choose, frontier
 from looktwice.engine.engine import QueryEngine
-from looktwice.engine.outcome import Cause
+from looktwice.engine.query import Cause
 from looktwice.errors import UnscoredError, ViewError
 from looktwice.images.collection import Picture
-from looktwice.plots import figures
+from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
-from looktwice.views import GRIDS, Panel, View
+from looktwice.views import GENERAL, GRIDS, Panel, View, classifier_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SEARCHED = 4 * crossfit.FOLDS
 """The fewest labelled pictures of the paper's search: each half of them is judged by folds."""
+FEWEST = 200
+"""Labelled pictures below which there is no pilot: everything is asked about all of them."""
+SHARE = 4
+"""One in so many labelled pictures is a pilot picture, but at least FEWEST / 2 are."""
+WRONG = 25
+"""Wrong answers about pilot pictures below which nobody can tell what asking again is worth."""
+AGAIN = 0.05
+"""The share by which asking again must lower the loss of one query that comes with a useful score."""
+RETAINED = 0.6
+"""A view that keeps a smaller share of the right labels may be left out."""
+
+
+# What would be asked ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of `fit`, and what it takes at the most."""
+
+    name: str
+    pictures: int
+    queries: int
+    price: float
+    """In money; the queries where no price is known."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `fit` asks at the most, stage by stage; stored answers cost nothing."""
+
+    stages: tuple[Stage, ...]
+
+    @property
+    def queries(self) -> int:
+        return sum(stage.queries for stage in self.stages)
+
+    @property
+    def price(self) -> float:
+        return sum(stage.price for stage in self.stages)
+
+    def lines(self) -> list[str]:
+        """A sentence for each stage."""
+        found = []
+        for stage in self.stages:
+            money = "" if stage.price == stage.queries else f", {stage.price:,.2f} in money"
+            found.append(f"{stage.name}: {stage.pictures:,} pictures, at most {stage.queries:,} queries{money}.")
+        return found
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def plan(pictures: int, panel: Panel, prices: Mapping[str, float], fixed: bool = False) -> Plan:
+    """The stages for so many labelled pictures; `prices` are those of each classifier's queries, "" being the first."""
+    others = [view for view in panel if classifier_of(view)]
+    own = [view for view in panel if not classifier_of(view)]
+
+    def stage(name: str, count: int, views: Sequence[View]) -> Stage:
+        price = prices[""] + sum(prices[classifier_of(view)] for view in views)
+        return Stage(name, count, count * (1 + len(views)), count * price)
+
+    size = pilot_size(pictures)
+    if fixed or not size:
+        return Plan((stage("Everything", pictures, panel.views),))
+    fewer = [*others, *own[: len(GENERAL)]]
+    return Plan(
+        (
+            stage("Pilot, all candidates", size // 2, panel.views),
+            stage("Pilot, those that suit", size - size // 2, fewer),
+            stage("The rest, what the pilot found worth asking", pictures - size, fewer),
+        )
+    )
+
+
+def pilot_size(pictures: int) -> int:
+    """How many of so many labelled pictures are pilot pictures; 0 where they are too few for one."""
+    return max(FEWEST // 2, pictures // SHARE) if pictures >= FEWEST else 0
+
+
+# The pilot ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """The answers under the chosen panel; those about the pilot pictures, on which it was chosen, come first."""
+    """The answers of the sources that are worth asking; those about the pilot pictures come first."""
 
     collected: Collected
-    pilot: int
-    gain: Gain
-    """What choosing gained over the general panel; where that is not convincing, the general one was taken."""
-    knee: int
-    """Views after which the rest add little, by the pilot pictures; 0 where one query with its score suffices."""
-    losses: tuple[float, ...] = ()
-    """Mean Brier scores of the pilot pictures after 0, 1 … views."""
+    pilot: int = 0
+    """Pilot pictures: they teach, and are not judged."""
+    sentences: tuple[str, ...] = ()
+    """What the pilot found, for people."""
+    beside: tuple[Point, ...] = ()
+    """What was tried in the pilot alone."""
 
-    def sentences(self, loss: panels.LossName) -> list[str]:
-        """Whether one query suffices, and what choosing gained in this loss."""
-        score = "Brier score" if loss == "brier" else "log loss"
-        gain = f"{self.gain.mean:+.4f} ± {self.gain.error:.4f} in {score}"
-        both = "both on the same held-out pictures"
-        if self.gain.convincing():
-            found = [f"The chosen views gain {gain} over the general panel, {both}."]
-        else:
-            found = [f"The general panel was kept: the best choice gains {gain} over it, {both}."]
-        if self.knee:
-            return found
-        brier = f"{self.losses[0]:.3f} on the pilot pictures, {min(self.losses[1:]):.3f} with views"
-        suffices = f"One query with its score suffices: a Brier score of {brier}. Fit with --views none to ask no more."
-        return [suffices, *found]
+
+async def ask(
+    engine: QueryEngine, pictures: Sequence[Picture], panel: Panel, asked: Sequence[ProfileClassifier]
+) -> Selection:
+    """Ask the pilot about everything in the panel, and about the other pictures what is worth asking.
+
+    Where a budget ends in the pilot, nothing is left out.
+    """
+    mixed, size = shuffled(pictures), pilot_size(len(pictures))
+    if not size:
+        return Selection(await fitting.collect(engine, pictures, panel))
+    half = await fitting.collect(engine, mixed[: size // 2], panel)
+    if _cut(half):
+        return Selection(half)
+    suited, sentences = suitable(half.labelled(), panel)
+    more = await fitting.collect(engine, mixed[size // 2 : size], suited, half.votes.vocabulary)
+    pilot = joined([half, more], suited).distinct()
+    if _cut(more):
+        return Selection(pilot, len(pilot.votes), tuple(sentences))
+    worth, why, beside = paying(pilot.labelled(), suited, asked)
+    rest = await fitting.collect(engine, mixed[size:], worth, pilot.votes.vocabulary)
+    whole = joined([joined([pilot], worth), rest], worth).distinct()
+    return Selection(whole, len(pilot.votes), (*sentences, *why), tuple(beside))
+
+
+def _cut(collected: Collected) -> bool:
+    return any(item.cause in (Cause.BUDGET, Cause.STOPPED) for item in collected.unscored)
+
+
+def suitable(labelled: LabelledVotes, panel: Panel) -> tuple[Panel, list[str]]:
+    """The views that leave the class of a picture as it is, and of more than the general panel the best.
+
+    Views that change many right labels are left out if juries lose no more without them on held-out folds: some that
+    change many labels tell much (corners of photos).
+    """
+    views, sentences = panel.views, list[str]()
+    own = [column for column, view in enumerate(views) if not classifier_of(view)]
+    right = labelled.base == labelled.truths
+    retained = (labelled.views == labelled.base[:, None])[right].mean(axis=0) if right.any() else np.ones(len(views))
+    bad = [column for column in own if retained[column] < RETAINED]
+    useful, fold = panels.with_useful_scores(labelled), folds(len(labelled), crossfit.FOLDS, 0)
+    if bad:
+        kept = [column for column in own if column not in bad]
+        gain = _brier(useful, own, fold) - _brier(useful, kept, fold)
+        if gain.mean() >= 0.0:
+            own = kept
+            sentences.append(_unsuitable([views[column] for column in bad], [views[column] for column in kept]))
+    general = [column for column in own if views[column] in GENERAL.views]
+    if len(own) > len(GENERAL):
+        chosen, _ = panels.choose(useful.under(own), [own.index(column) for column in general], len(GENERAL))
+        own = [own[place] for place in chosen]
+    others = [column for column, view in enumerate(views) if classifier_of(view)]
+    return replace(panel, views=tuple(views[column] for column in (*others, *own))), sentences
+
+
+def _brier(labelled: LabelledVotes, columns: Sequence[int], fold: Places) -> Floats:
+    return panels.held_out(labelled.under(columns), fold, panels.brier)
+
+
+def _unsuitable(bad: Sequence[View], kept: Sequence[View]) -> str:
+    """Says what the views that are left out do to pictures and no other view does, or else all that they do."""
+    still = {type(part) for view in kept for part in view.parts}
+    alone = [[part.adjective for part in view.parts if type(part) not in still] for view in bad]
+    words = [word for each in alone for word in each[:1]] if all(alone) else [view.adjective for view in bad]
+    change = f"{', '.join(dict.fromkeys(words))} copies change the class of your pictures"
+    return f"{change[0].upper()}{change[1:]}: {len(bad)} of {len(bad) + len(kept)} views are left out."
+
+
+def paying(
+    labelled: LabelledVotes, panel: Panel, asked: Sequence[ProfileClassifier]
+) -> tuple[Panel, list[str], list[Point]]:
+    """The views and classifiers that are worth asking, why others are not, and what they would bring."""
+    own = [column for column, view in enumerate(panel) if not classifier_of(view)]
+    wrong = int((labelled.base != labelled.truths).sum())
+    useful, fold = panels.with_useful_scores(labelled), folds(len(labelled), crossfit.FOLDS, 0)
+    scored, kept, sentences = useful.evidence is not None, list(range(len(panel))), list[str]()
+    if own and wrong >= WRONG:
+        alone = _brier(useful, [], fold)
+        gain = alone - _brier(useful, own, fold)
+        error = float(gain.std()) / np.sqrt(len(gain))
+        if gain.mean() <= (AGAIN * alone.mean() if scored else error):
+            kept = [column for column in kept if column not in own]
+            share = f"{100 * gain.mean() / alone.mean():.1f} % ± {100 * error / alone.mean():.1f} %"
+            what = "One query with its score suffices" if scored else "Asking again adds nothing"
+            sentences.append(f"{what}: {len(own)} more queries lower the Brier score by {share} in the pilot.")
+    sources = fitting.sources_of(panel, asked)
+    points = candidates(labelled, sources).search()
+    if len(asked) > 1 and wrong >= WRONG:
+        worth = {source for point in _significant(points) for source in point.sequence.sources}
+        kept = [column for column in kept if sources[1 + column] in worth or column in own]
+        if left := [s.classifier for s in sources[1:] if s.classifier != asked[0].name and s not in worth]:
+            sentences.append(f"Not worth their price in the pilot: {', '.join(dict.fromkeys(left))}.")
+    gone = {sources[1 + column] for column in range(len(panel)) if column not in kept}
+    beside = [point for point in frontier(points) if gone & set(point.sequence.sources)]
+    return replace(panel, views=tuple(panel.views[column] for column in kept)), sentences, beside
+
+
+def _significant(points: Sequence[Point]) -> list[Point]:
+    """Those of the frontier that lose less, by more than a standard error, than the one before that is kept."""
+    kept: list[Point] = []
+    for point in frontier(points):
+        less = kept[-1].losses - point.losses if kept else np.ones(1)
+        if less.mean() > less.std() / np.sqrt(len(less)):
+            kept.append(point)
+    return kept
+
+
+# What came of it ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """What could be asked for how much, the cheapest first."""
+
+    points: tuple[FrontierPoint, ...]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A frame of pandas, one point a row."""
+        return notebook.frame(point.record() for point in self.points)
+
+    def plot(self) -> Drawing:
+        """The Brier score against money."""
+        known = [(1000 * point.price, point.brier.value) for point in self.points if point.brier.value is not None]
+        line = figures.Line("Brier", *map(np.array, zip(*sorted(known), strict=True)))
+        title = "Brier score against price"
+        return Drawing(figures.lines_svg([line], title=title, x_label="per 1,000 pictures", y_label="Brier"))
 
 
 @dataclass(frozen=True, eq=False)
-class Tuned:
-    """What choosing the views found, and the profile that was fitted with them."""
+class FitResult:
+    """What `fit` learned, and what else could be asked for how much."""
 
     profile: Profile
-    chosen: Selection
+    frontier: Frontier
     collected: Collected
-    """The answers that the profile was fitted on."""
+    """The answers that taught it."""
+    sentences: tuple[str, ...] = ()
+    """What is to be said of it, for people."""
     settings: tuple[Setting, ...] = ()
-    """For the paper's search: how each setting fared on the pilot."""
+    """Of the paper's search: how each setting fared on the pilot."""
+    learned: Learned | None = None
+    pilot: int = 0
+    """Labelled pictures on which something was chosen: they teach, and are not judged."""
+
+    def at(self, max_price: float | None = None, max_queries: float | None = None) -> Profile:
+        """The profile of another point within these limits a picture; costs no query. `Model.use` takes it.
+
+        It is among the sources that all labelled pictures were asked: shorter sequences and other confidences to stop
+        at. What other points of the frontier would cost is in their `to_buy`.
+        """
+        if self.learned is None:
+            return self.profile
+        return self.learned.again(limits(max_price, max_queries), self.pilot).profile
 
 
-async def choose(
-    engine: QueryEngine,
-    pictures: Sequence[Picture],
-    plan: Plan,
-    candidates: Sequence[View],
-    general: Panel,
-    loss: Loss = panels.log_loss,
-) -> Selection:
-    """Ask the pilot, choose an ordered panel, and ask it about the pictures that took no part in choosing.
-
-    The general panel's views are among the candidates and stay to the last rung.
-    """
-    mixed = shuffled(pictures)
-    pilot = await _climb(engine, mixed, plan, tuple(candidates), general, loss)
-    columns = [list(pilot.panel).index(view) for view in general if view in pilot.panel]
-    panel, gain = panels.choose(panels.with_useful_scores(pilot.labelled()), columns, plan.longest, loss)
-    chosen = joined([pilot], Panel(tuple(pilot.panel.views[column] for column in panel))).distinct()
-    steps = stopping.steps(stopping.trials(Jury(), chosen.labelled()))
-    losses = tuple(float(step.brier.mean()) for step in steps)
-    rest = await _collected(engine, mixed[plan.pilot() :], chosen.panel, chosen.votes.vocabulary)
-    whole = joined([chosen, rest], chosen.panel).distinct()
-    alone, *asked = steps
-    best = asked[int(np.argmin(losses[1:]))]
-    if alone.evidence == "scores" and panels.suffices(alone.brier, best.brier):
-        return Selection(whole, len(chosen.votes), gain, 0, losses)
-    return Selection(whole, len(chosen.votes), gain, max(1, panels.knee(losses)), losses)
+def limits(max_price: float | None, max_queries: float | None) -> Choice:
+    """How a point is chosen within limits; None is none."""
+    price, queries = (np.inf if limit is None else limit for limit in (max_price, max_queries))
+    return lambda points: choose(points, price, queries)
 
 
-def fit(chosen: Selection, views: int, description: str) -> Tuned:
-    """The jury's profile from the answers under the first of the chosen views, with the curve of all views."""
-    trials = stopping.trials(Jury(), chosen.collected.labelled(), n_selection=chosen.pilot)
-    points = tuple(Result.of(step, intervals=False) for step in stopping.steps(trials))
-    collected = chosen.collected.under(range(min(views, len(chosen.collected.panel))))
-    profile = fitting.learn(collected, Jury(), description, n_selection=chosen.pilot)
-    return Tuned(profile.model_copy(update={"curve": points}), chosen, collected)
+def fit(
+    chosen: Selection,
+    asked: Sequence[ProfileClassifier],
+    choice: Choice,
+    ballot: Ballot = "vote",
+    whole: bool = False,
+) -> FitResult:
+    """The profile of the sequence that is worth its price, from what was asked; `whole` keeps the panel as it is."""
+    collected = chosen.collected
+    learned = fitting.learn_sequence(collected, asked, chosen.pilot, choice, ballot, whole)
+    have = {*map(str, fitting.sources_of(collected.panel, asked))}
+    rest = max(0, len(collected.votes) - chosen.pilot)
+    beside = [
+        FrontierPoint.of(point).model_copy(
+            update={"to_buy": rest * sum(str(source) not in have for source in point.sequence.sources)}
+        )
+        for point in chosen.beside
+    ]
+    points = tuple(sorted((*learned.profile.frontier, *beside), key=lambda point: point.price))
+    profile = learned.profile.model_copy(update={"frontier": points})
+    sentences = (*chosen.sentences, *profile.advice())
+    return FitResult(profile, Frontier(points), collected, sentences, learned=learned, pilot=chosen.pilot)
 
 
-async def _collected(
-    engine: QueryEngine, pictures: Sequence[Picture], panel: Panel, vocabulary: Sequence[str] = ()
-) -> Collected:
-    """The answers about some pictures; nothing is chosen on those that a spent budget or a signal left over."""
-    collected = await fitting.collect(engine, pictures, panel, vocabulary)
-    cut = [item for item in collected.unscored if item.cause in (Cause.BUDGET, Cause.STOPPED)]
-    if cut:
-        raise UnscoredError(f"no views were chosen, {len(cut)} of {len(pictures)} pictures are left: {cut[0].message}")
-    return collected
-
-
-async def _climb(
-    engine: QueryEngine, mixed: Sequence[Picture], plan: Plan, candidates: tuple[View, ...], general: Panel, loss: Loss
-) -> Collected:
-    """The answers about all pilot pictures under the candidates of the last rung."""
-    first, *others = plan.rungs
-    collected = await _collected(engine, mixed[: first.pictures], Panel(candidates))
-    asked = first.pictures
-    for rung in others:
-        keep = [place for place, view in enumerate(collected.panel) if view in general.views[: plan.longest]]
-        columns = panels.survivors(panels.with_useful_scores(collected.labelled()), keep, rung.views, loss)
-        panel = Panel(tuple(collected.panel.views[column] for column in columns))
-        more = await _collected(engine, mixed[asked : asked + rung.pictures], panel, collected.votes.vocabulary)
-        collected, asked = joined([collected, more], panel), asked + rung.pictures
-    return collected
+# The paper's search -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -161,13 +345,23 @@ async def search(
     rest = await _collected(engine, mixed[len(pilot) :], best.panel, best.votes.vocabulary)
     best = best.distinct()
     whole = joined([best, rest], best.panel).distinct()
-    return Selection(whole, len(best.votes), Gain(0.0, 0.0, 0), draws), settings
+    return Selection(whole, len(best.votes)), settings
 
 
 def search_queries(pictures: int, grid: Sequence[View], draws: int) -> int:
     """The most queries that `search` sends."""
     crossfit.check_count(pictures, SEARCHED)
     return pictures // 2 * (1 + len(grid) * draws) + (pictures - pictures // 2) * (1 + draws)
+
+
+async def _collected(
+    engine: QueryEngine, pictures: Sequence[Picture], panel: Panel, vocabulary: Sequence[str] = ()
+) -> Collected:
+    """The answers about some pictures; nothing is chosen on those that a spent budget or a signal left over."""
+    collected = await fitting.collect(engine, pictures, panel, vocabulary)
+    if cut := [item for item in collected.unscored if item.cause in (Cause.BUDGET, Cause.STOPPED)]:
+        raise UnscoredError(f"no views were chosen, {len(cut)} of {len(pictures)} pictures are left: {cut[0].message}")
+    return collected
 
 
 def shuffled(pictures: Sequence[Picture]) -> list[Picture]:
@@ -210,55 +404,8 @@ def _rows(collected: Collected, panel: Panel) -> list[Row]:
     digests = votes.digests or ("",) * len(votes)
     words: dict[int, str | None] = {MISSING: None, **dict(enumerate(votes.vocabulary))}
     return [
-        Row(name, words[base] or "", tuple(words[code] for code in views), digest, lists=ranked)
+        Row(name, words[base], tuple(words[code] for code in views), digest, lists=ranked)
         for name, base, views, digest, ranked in zip(
             votes.names, votes.base, votes.views[:, places], digests, lists, strict=True
         )
     ]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Pictures of one size and the number of their views."""
-
-    size: int
-    """Pixels of the longer side."""
-    views: int
-    micros: float
-    """What a picture costs, in millionths of the currency; its queries where no price is known."""
-    brier: float
-    """On the pilot pictures."""
-
-
-@dataclass(frozen=True, eq=False)
-class Sized:
-    """What choosing the size of pictures along with the views found."""
-
-    tuned: Tuned
-    """The profile for the size that was taken."""
-    choices: tuple[Choice, ...]
-    """Every size with every number of views; `frontier` has those that are worth their money."""
-    taken: Choice
-
-    def plot(self) -> Drawing:
-        """The Brier score against money, a line for each size."""
-        lines = []
-        for size in dict.fromkeys(choice.size for choice in self.choices):
-            points = [(choice.micros / 1e3, choice.brier) for choice in self.choices if choice.size == size]
-            lines.append(figures.Line(f"{size} px", *map(np.array, zip(*points, strict=True))))
-        title = "Brier score against money"
-        return Drawing(figures.lines_svg(lines, title=title, x_label="per 1,000 pictures", y_label="Brier"))
-
-
-def frontier(choices: Iterable[Choice]) -> list[Choice]:
-    """Those that nothing cheaper equals, cheapest first."""
-    found: list[Choice] = []
-    for choice in sorted(choices, key=lambda each: (each.micros, each.brier)):
-        if not found or choice.brier < found[-1].brier:
-            found.append(choice)
-    return found
-
-
-def taken(choices: Sequence[Choice]) -> Choice:
-    """The cheapest of a frontier that brings most of what the dearest brings."""
-    return choices[panels.knee([choice.brier for choice in choices])]

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from looktwice.calibration import metrics
-from looktwice.calibration.risk import labels_needed
-from looktwice.decisions.policy import NEVER, DecisionOptions
+from looktwice.calibration import risk
+from looktwice.calibration.risk import (
+    ANY,
+    NEVER,
+    Answers,
+    Claim,
+    broken,
+    concerned,
+    estimate,
+    labels_needed,
+    level_of_each,
+    thresholds,
+)
+from looktwice.calibration.votes import Bools, Floats
+from looktwice.decisions.policy import DecisionOptions, Policy
 from looktwice.decisions.profile import HeldOut, Profile
-from looktwice.errors import DataError
 
 ACCEPTED = (0.25, 0.5, 0.75, 0.9, 1.0)
 """The shares of pictures to accept that a plan looks at."""
@@ -22,6 +34,12 @@ MARGINS = (0.0, 0.25, 0.5)
 
 POWER = 0.8
 
+PRIOR = 30
+"""Pictures that what is expected of a share counts for, beside those that were seen."""
+
+CLOSE = 0.99
+"""An error closer to the allowed one than this would take more labels than anybody has."""
+
 LADDER = (0.01, 0.02, 0.05, 0.1, 0.2)
 """The allowed errors among which the strictest guarantee is sought."""
 
@@ -29,19 +47,27 @@ LADDER = (0.01, 0.02, 0.05, 0.1, 0.2)
 def strictest_guarantee(options: DecisionOptions, profile: Profile) -> DecisionOptions:
     """The options with a guarantee: the one they name, or the strictest of LADDER that the profile supports.
 
-    Because one of several is picked, each is tested at a stricter level.
+    Because one of several is picked, each is tested at a stricter level. Tags are decided where they are sure, unless a
+    guarantee is named.
     """
-    if options.max_error is not None:
+    if options.claims() or profile.kind == "tags":
         return options
     level = selection_level(options.level)
     candidates = [replace(options, max_error=max_error, level=level) for max_error in LADDER]
-    return next((each for each in candidates if each.of(profile).accept != NEVER), candidates[-1])
+    return next((each for each in candidates if _possible(each.of(profile))), candidates[-1])
+
+
+def _possible(policy: Policy) -> bool:
+    return policy.accept is not None and policy.accept.least < NEVER
 
 
 def selection_level(level: float) -> float:
     """The level at which each error of LADDER is tested, so that the one picked holds at `level` (Bonferroni)."""
     return 1.0 - (1.0 - level) / len(LADDER)
 
+
+MAX_ERROR = 0.05
+"""The allowed error that is spoken of where none was asked for."""
 
 MOST_LABELS = 1_000_000
 """A need beyond this is not told by its number, which nobody will label."""
@@ -52,48 +78,100 @@ class Need:
     """So many labelled pictures are needed, if this share is accepted and is really wrong so often."""
 
     labels: int
+    """Drawn at random."""
     accepted: float
     error: float
+    """How often they are wrong, or how often the class is missed."""
+    concerned: int
+    """Those among them that a claim about one label rests on: what is truly of the class, or is said to be."""
 
-    def line(self) -> str:
+    def line(self, claim: Claim) -> str:
         """The need in words."""
         share = "every picture" if self.accepted == 1.0 else f"{100 * self.accepted:.0f} % of the pictures"
-        count = f"{self.labels:,}" if self.labels <= MOST_LABELS else "> million"  # the error is almost the one allowed
-        return f"{count:>9} labelled pictures to accept {share}, if {100 * self.error:.2f} % of those are wrong"
+        if claim.kind == "miss":
+            condition = f"if {100 * self.error:.2f} % of what is {claim.label} is missed"
+        else:
+            condition = f"if {100 * self.error:.2f} % of those are wrong"
+        which = {"miss": f" of {claim.label}", "error": f" that are answered {claim.label}"}[claim.kind]
+        draws = ""
+        if claim.label != ANY:
+            draws = f"; drawn at random, {_count(self.labels)}" if self.labels > self.concerned else ""
+        named = "" if claim.label == ANY else which
+        return f"{_count(self.concerned):>9} labelled pictures{named} to accept {share}, {condition}{draws}"
 
 
-def needs(max_error: float, level: float = 0.95, held_out: HeldOut | None = None) -> list[Need]:
-    """What the guarantee takes, for several shares of pictures to accept; it then succeeds four times out of five.
+def _count(labels: int) -> str:
+    return f"{labels:,}" if labels <= MOST_LABELS else "> million"  # the error is almost the one allowed
 
-    From a profile's held-out answers one knows how often each share is wrong. A share that is wrong too often to be
-    guaranteed is left out. Without a profile these are guesses, with every picture accepted.
+
+def needs(
+    claim: Claim, level: float = 0.95, answers: Answers | None = None, claims: Sequence[Claim] = ()
+) -> list[Need]:
+    """Labels that a claim needs, for several acceptance rates, so that it holds with a power of 0.8.
+
+    From a profile's held-out answers one knows how often each share is wrong. A share that is wrong too often is left
+    out, which may leave none. Without a profile these are guesses, with every picture accepted. `claims` are those made
+    together, this one included: each is tested at a stricter level.
     """
-    if held_out is None:
-        return [_need(max_error, level, 1.0, max_error * margin) for margin in MARGINS]
-    found = [_need(max_error, level, share, error) for share, error in _errors(held_out) if error < max_error]
-    if not found:
-        least = least_error(held_out, level)
-        reach = f" to {least[0]:.3g}, the least that its labelled pictures can guarantee" if least else ""
-        surest = f"even the most confident answers of this profile are wrong more often than {max_error:g}"
-        raise DataError(f"{surest}; raise --max-error{reach}")
-    return found
+    claims = claims or (claim,)
+    level = level_of_each(level, len(claims))
+    if answers is None:
+        return [_need(claim, level, 1.0, claim.bound * margin, 1.0) for margin in MARGINS]
+    about = concerned(claim, claims, answers)
+    return [
+        _need(claim, level, share, error, float(about.mean()))
+        for share, error in _errors(claim, about, answers)
+        if error < CLOSE * claim.bound
+    ]
 
 
-def least_error(held_out: HeldOut, level: float = 0.95) -> tuple[float, float] | None:
-    """The strictest guarantee of LADDER that the labelled pictures of a profile support: its error, the share accepted.
+def missing_labels(claims: Sequence[Claim], answers: Answers, level: float = 0.95) -> int | None:
+    """How many labelled pictures, drawn at random, are missing until all claims can be made four times out of five.
+
+    None if the answers are wrong too often for more labels to help. Every interface tells this number.
+    """
+    more = 0
+    for claim in claims:
+        found = [need.labels for need in needs(claim, level, answers, claims)]
+        if not found:
+            return None
+        possible = thresholds([claim], answers, level_of_each(level, len(claims))).least < NEVER
+        more = max(more, min(found) - len(answers.confidence), 0 if possible else 1)
+    return more if more <= MOST_LABELS else None
+
+
+def missing_sentence(claims: Sequence[Claim], answers: Answers, level: float = 0.95) -> str:
+    """The same in words."""
+    more, what = missing_labels(claims, answers, level), " and ".join(claim.sentence() for claim in claims)
+    if more is None:
+        return f"More labels alone cannot guarantee that {what}."
+    if not more:
+        return f"The labelled pictures suffice to guarantee that {what}."
+    return f"About {more:,} more labelled pictures, drawn at random, are needed to guarantee that {what}."
+
+
+def best_estimate(answers: Answers, max_error: float = MAX_ERROR) -> str:
+    """The expected acceptance rate at this error, marked as an estimate."""
+    found = estimate(answers.confidence, answers.correct, max_error)
+    if found is None:
+        return "There are no held-out answers to estimate from."
+    return found.sentence() + (" --accept estimate accepts by it." if found.error <= max_error else "")
+
+
+def least_error(confidence: Floats, correct: Bools, level: float = 0.95) -> tuple[float, float] | None:
+    """The strictest guarantee of LADDER that labelled pictures support: its error, and the share accepted.
 
     Each is tested at `selection_level(level)`; None if they support none of them.
     """
-    confidence = np.array(held_out.confidence)
     for error in LADDER:
-        threshold = held_out.threshold(error, selection_level(level))
+        threshold = risk.threshold(confidence, correct, error, selection_level(level))
         if threshold is not None and (confidence >= threshold).any():
             return error, float((confidence >= threshold).mean())
     return None
 
 
 def remarks(needs: Sequence[Need], held_out: HeldOut, level: float = 0.95) -> list[str]:
-    """What is to be said about the needs of a profile, one sentence each."""
+    """Remarks on the labels that a profile needs, one sentence each."""
     found = []
     for less, more in pairwise(sorted(needs, key=lambda need: need.accepted)):
         if less.labels > more.labels:
@@ -103,7 +181,7 @@ def remarks(needs: Sequence[Need], held_out: HeldOut, level: float = 0.95) -> li
                 f"count as evidence, {fewer} of them, and the surest are hardly more often right "
                 f"({100 * less.error:.2f} % wrong, {100 * more.error:.2f} % among {others})."
             )
-    if least := least_error(held_out, level):
+    if least := least_error(*held_out.arrays(), level):
         found.append(
             f"The strictest guarantee that the {len(held_out.correct):,} labelled pictures so far support: an error of "
             f"at most {least[0]:.3g}, accepting {100 * least[1]:.0f} %."
@@ -113,16 +191,32 @@ def remarks(needs: Sequence[Need], held_out: HeldOut, level: float = 0.95) -> li
     return found
 
 
-def _need(max_error: float, level: float, accepted: float, error: float) -> Need:
-    return Need(labels_needed(max_error, level, error, accepted, POWER), accepted, error)
+def _need(claim: Claim, level: float, accepted: float, error: float, share: float) -> Need:
+    """`share` of all pictures are those that the claim is about."""
+    if claim.kind == "miss":  # all of the class are evidence, accepted or not
+        labels, rests = labels_needed(claim.bound, level, error, power=POWER, tests=1), share
+        return Need(math.ceil(labels / rests), accepted, error, labels)
+    labels = labels_needed(claim.bound, level, error, accepted, POWER)
+    return Need(math.ceil(labels / share), accepted, error, labels)
 
 
-def _errors(held_out: HeldOut) -> list[tuple[float, float]]:
-    """How often the answers of each share are wrong, as far as the held-out ones tell: never exactly 0."""
-    confidence, correct = held_out.arrays()
-    found = []
-    for share in ACCEPTED:
-        kept = share * len(correct)
-        wrong = kept * (1.0 - metrics.accuracy_at_coverage(confidence, correct, share))
-        found.append((share, (wrong + 0.5) / (kept + 1.0)))
-    return found
+def _errors(claim: Claim, about: Bools, answers: Answers) -> list[tuple[float, float]]:
+    """How often the answers of each share count against a claim, as far as the held-out ones tell.
+
+    A few answers tell little, so PRIOR more are counted: wrong as often as the confidence says, or missed as often as
+    the class is at all and as much surer as wrong answers are.
+    """
+    sure, against = answers.confidence, about & broken(claim, answers)
+    ranked, errors = sure if claim.kind == "miss" else sure[about], {}
+    for share in ACCEPTED if about.any() else ():
+        least = np.sort(ranked)[::-1][math.ceil(share * len(ranked)) - 1]
+        above = sure >= least  # all that share a confidence are accepted together
+        if claim.kind == "error":
+            rests = about & above
+            prior = 1.0 - float(sure[rests].mean())
+        else:
+            rests, wrong = about, ~answers.correct
+            prior = (against.sum() + 0.5) / (about.sum() + 1.0) * (above & wrong).sum() / max(wrong.sum(), 1)
+        counted = float((against & above).sum()) + 0.5 + PRIOR * prior
+        errors[float((ranked >= least).mean())] = counted / (float(rests.sum()) + 1.0 + PRIOR)
+    return list(errors.items())

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Literal, Self, TypedDict, get_args
+from typing import Literal, Self, TypedDict, cast, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.conformal import SetKind, SetMaker
-from looktwice.calibration.jury import Jury, Prefixes
+from looktwice.calibration.jury import AdaptiveJury, Jury
+from looktwice.calibration.risk import ANY, NEVER, Answers, Basis, Claim, Thresholds, claims, thresholds
+from looktwice.calibration.tags import TagJury
 from looktwice.calibration.votes import MISSING, Bools, Floats, Row, Votes
 from looktwice.decisions.profile import Adaptive, HeldOut, Profile
+from looktwice.decisions.verdict import SURE
 from looktwice.engine.query import Rounds, Screen
 from looktwice.errors import DataError, ProfileError
+from looktwice.files import split_tags
 from looktwice.monitoring.drift import Drift
 from looktwice.monitoring.familiarity import AnswerKinds, Familiarity
 from looktwice.views import Panel
@@ -24,8 +28,8 @@ from looktwice.views import Panel
 Unfamiliar = Literal["accept", "review", "refuse"]
 """How pictures that are unlike the labelled ones are handled."""
 FALSE_ALARMS = 0.01
-NEVER = math.inf
-"""The threshold when nothing can be guaranteed: no confidence reaches it."""
+OnDrift = Literal["hold", "accept"]
+"""What becomes of verdicts once the pictures have changed: none is accepted, or they are as any other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,73 +45,32 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Policy:
-    """One way to use a profile; `guaranteeing` and `covering` return it with a guarantee or prediction sets."""
+class PicturePolicy:
+    """The part of a policy that does not depend on the kind of answer: views, and unfamiliar pictures."""
 
     panel: Panel
     """The views to ask, in order."""
-    calibrator: Calibrator
-    held_out: HeldOut
-    """What its guarantees rest on."""
-    agreement_bins: tuple[int, ...]
-    """How many labelled pictures fell into each agreement bin."""
-    rounds: Rounds | None = None
-    """When to stop asking; None asks the whole panel."""
-    accept: float | None = None
-    """The least confidence to accept, NEVER if nothing can be guaranteed; None decides nothing."""
-    sets: SetMaker | None = None
-    familiarity: Familiarity | None = None
+    familiarity: Familiarity | None = field(default=None, kw_only=True)
     """Familiarity by pixels; None where the profile has none."""
-    answers: AnswerKinds | None = None
-    """Familiarity by answers; None where the profile has none."""
-    unfamiliar: Unfamiliar = "review"
+    unfamiliar: Unfamiliar = field(default="review", kw_only=True)
     """How unfamiliar pictures are handled."""
-    false_alarms: float = FALSE_ALARMS
+    false_alarms: float = field(default=FALSE_ALARMS, kw_only=True)
     """The share of familiar pictures that may be flagged as unfamiliar."""
-
-    @classmethod
-    def full_panel(cls, profile: Profile) -> Self:
-        """Ask the whole panel about every picture."""
-        return cls(
-            profile.views(),
-            profile.restored_calibrator(),
-            profile.held_out,
-            profile.agreement_bins,
-            familiarity=profile.familiarity,
-            answers=profile.answers,
-        )
-
-    @classmethod
-    def early_stopping(cls, profile: Profile) -> Self:
-        """Stop asking about a picture as soon as further answers would hardly matter."""
-        adaptive = profile.adaptive
-        if adaptive is None:
-            raise ProfileError("this profile does not say when to stop asking; fit it with the calibrator jury")
-        rounds = _rounds(adaptive, profile.vocabulary, profile.classes)
-        return cls(
-            adaptive.views(),
-            adaptive.restored_calibrator(),
-            adaptive.held_out,
-            adaptive.agreement_bins,
-            rounds,
-            familiarity=profile.familiarity,
-            answers=adaptive.answers,
-        )
-
-    def guaranteeing(self, max_error: float, level: float = 0.95) -> Self:
-        """Accept what is wrong at most `max_error` of the time, with certainty `level`; the rest is for review."""
-        threshold = self.held_out.threshold(max_error, level)
-        return replace(self, accept=NEVER if threshold is None else threshold)
-
-    def covering(self, coverage: float, kind: SetKind = "adaptive") -> Self:
-        """Add prediction sets that contain the truth with probability `coverage`."""
-        return replace(self, sets=self.held_out.conformal(coverage, kind))
+    answers: AnswerKinds | None = field(default=None, kw_only=True)
+    """Familiarity by answers; None where the profile has none."""
+    held_out: HeldOut = field(default=HeldOut(confidence=(), correct=()), kw_only=True)
+    """What its guarantees rest on."""
+    agreement_bins: tuple[int, ...] = field(default=(), kw_only=True)
+    """How many labelled pictures fell into each agreement bin."""
+    rounds: Rounds | None = field(default=None, kw_only=True)
+    """When to stop asking; None asks the whole panel."""
 
     def treating(self, unfamiliar: Unfamiliar, false_alarms: float = FALSE_ALARMS) -> Self:
         """Handle unfamiliar pictures this way."""
         if unfamiliar == "refuse" and self.familiarity is None:
             raise ProfileError(
-                "this profile cannot tell which pictures are unfamiliar; fit again, or do not refuse any"
+                "this profile cannot tell which pictures are unfamiliar; fit again, or do not refuse any",
+                code="profile-incomplete",
             )
         return replace(self, unfamiliar=unfamiliar, false_alarms=false_alarms)
 
@@ -125,6 +88,21 @@ class Policy:
         if self.familiarity is None:
             return np.full(len(descriptors), np.nan)
         return np.minimum(1.0, self._tests * self.familiarity.p_values(descriptors))
+
+    def screen(self) -> Screen:
+        """Statistics of pictures that are computed before any query."""
+        return Screen(self.familiarity is not None, why=self.because, refuse=self.unfamiliar == "refuse")
+
+    def shift(self) -> Drift | None:
+        """The same for the pixels: whether pictures are still as familiar; None if the profile cannot tell.
+
+        Where unfamiliar pictures are refused, those that are left would seem too familiar.
+        """
+        return self.familiarity.drift() if self.familiarity and self.unfamiliar != "refuse" else None
+
+    def familiarity_kind(self, familiarity: float | None) -> int:
+        """The bin on which a shift is tested: the rank of a picture among the labelled ones."""
+        return self.familiarity.kind(familiarity) if self.familiarity and familiarity is not None else 0
 
     def compare(self, votes: Votes, descriptors: Sequence[Floats | None]) -> Comparison | None:
         """How far these pictures are like the labelled ones, by answers and pixels; None if the profile cannot tell."""
@@ -147,23 +125,89 @@ class Policy:
             reasons[place] = "; ".join(why)
         return Comparison(familiarity, pixels, reasons)
 
+    def agreement_bin(self, base: str, views: Sequence[str | None]) -> int:
+        """The bin on which drift is tested, by the first answer and those about the views."""
+        raise NotImplementedError
+
     @property
     def _tests(self) -> int:
         """How many p-values each picture has, for the Bonferroni correction."""
         return (self.familiarity is not None) + (self.answers is not None)
 
-    def accepts(self, confidence: Floats, scored: Bools) -> Bools:
-        """(n,): whether answers reach the threshold; without the scores that the guarantee rests on, none does.
+    def drift(self) -> Drift | None:
+        """The test that votes are still distributed as in the profile; None if the profile cannot tell.
+
+        A false alarm has a chance of at most 1 %, however many pictures there are.
+        """
+        return Drift(self.agreement_bins) if len(self.agreement_bins) > 1 and any(self.agreement_bins) else None
+
+
+@dataclass(frozen=True)
+class Policy(PicturePolicy):
+    """One way to use a profile; `guaranteeing` and `covering` return it with a guarantee or prediction sets."""
+
+    calibrator: Calibrator
+    accept: Thresholds | None = None
+    """The least confidence to accept by label, NEVER if nothing can be guaranteed; None decides nothing."""
+    sets: SetMaker | None = None
+
+    @classmethod
+    def full_panel(cls, profile: Profile) -> Self:
+        """Ask the whole panel about every picture."""
+        return cls(
+            profile.views(),
+            profile.restored_calibrator(),
+            held_out=profile.held_out,
+            agreement_bins=profile.agreement_bins,
+            familiarity=profile.familiarity,
+            answers=profile.answers,
+        )
+
+    @classmethod
+    def early_stopping(cls, profile: Profile) -> Self:
+        """Stop asking about a picture as soon as further answers would hardly matter."""
+        adaptive = profile.adaptive
+        if adaptive is None:
+            raise ProfileError("this profile does not say when to stop asking; fit again", code="profile-incomplete")
+        rounds = _rounds(adaptive, profile.vocabulary, profile.classes, profile.unsayable)
+        return cls(
+            replace(adaptive.views(), first=profile.name),
+            adaptive.restored_calibrator(),
+            held_out=adaptive.held_out,
+            agreement_bins=adaptive.agreement_bins,
+            rounds=rounds,
+            familiarity=profile.familiarity,
+            answers=adaptive.answers,
+        )
+
+    @classmethod
+    def usual(cls, profile: Profile) -> Self:
+        """Stop as soon as the next query is not worth its price, where the profile says when that is."""
+        return cls.early_stopping(profile) if profile.adaptive else cls.full_panel(profile)
+
+    def accepting(
+        self, claims: Sequence[Claim], vocabulary: Sequence[str] = (), level: float = 0.95, basis: Basis = "guarantee"
+    ) -> Self:
+        """Accept so that all claims hold with certainty `level`, or are expected to hold; the rest is for review."""
+        for claim in claims:
+            if claim.label != ANY and not (self.held_out.predicted and claim.label in vocabulary):
+                known = ", ".join(sorted(vocabulary)[:5]) if self.held_out.predicted else "none by name; fit again"
+                unknown = f"the profile knows no label {claim.label!r} to claim anything about"
+                raise DataError(f"{unknown}; it knows {known}", code="option-invalid")
+        return replace(self, accept=thresholds(claims, self.held_out.answers(vocabulary), level, basis))
+
+    def covering(self, coverage: float, kind: SetKind = "aps") -> Self:
+        """Add prediction sets that contain the truth with probability `coverage`."""
+        return replace(self, sets=self.held_out.conformal(coverage, kind))
+
+    def accepts(self, confidence: Floats, labels: Sequence[str], scored: Bools) -> Bools:
+        """(n,): whether answers reach their label's threshold; without the scores that it rests on, none does.
 
         `scored` says which confidences rest on scores.
         """
-        rests = isinstance(self.calibrator, Jury | Prefixes) and self.calibrator.uses_scores
-        threshold = NEVER if self.accept is None else self.accept
-        return (confidence >= threshold) & (scored if rests else True)
-
-    def screen(self) -> Screen:
-        """What is computed of pictures before anything is asked about them."""
-        return Screen(self.familiarity is not None, why=self.because, refuse=self.unfamiliar == "refuse")
+        rests = isinstance(self.calibrator, Jury | AdaptiveJury) and self.calibrator.uses_scores
+        least = np.array([NEVER if self.accept is None else self.accept.of(label) for label in labels])
+        return (confidence >= least) & (scored if rests else True)
 
     def agreement_bin(self, base: str, views: Sequence[str | None]) -> int:
         """The bin on which drift is tested: how many views agree with the base label.
@@ -176,23 +220,85 @@ class Policy:
         asked = max((place for place, label in enumerate(views, 1) if label is not None), default=0)
         return agreement_bin(agree, asked, len(views))
 
-    def drift(self) -> Drift | None:
-        """The test that votes are still distributed as in the profile; None if the profile cannot tell.
 
-        A false alarm has a chance of at most 1 %, however many pictures there are.
+PRESENT, ABSENT = "present", "absent"
+"""What an answer says of a tag."""
+MOST_COUNTED = 9
+"""Answers with so many tags or more are of one kind."""
+
+
+@dataclass(frozen=True)
+class TagPolicy(PicturePolicy):
+    """One way to use a profile of tags; `accepting` returns it with guarantees."""
+
+    jury: TagJury
+    least: tuple[tuple[float, float], ...]
+    """The least confidence for a yes and for a no, by tag; NEVER if nothing can be guaranteed."""
+    basis: Basis | None = None
+    """What these rest on; None where they are simply SURE."""
+
+    @classmethod
+    def usual(cls, profile: Profile) -> Self:
+        """Ask the whole panel, and decide what is sure."""
+        jury = profile.tag_jury()
+        return cls(
+            profile.views(),
+            jury,
+            ((SURE, SURE),) * len(jury.tags),
+            agreement_bins=profile.agreement_bins,
+            familiarity=profile.familiarity,
+        )
+
+    def accepting(
+        self, claims: Sequence[Claim], held_out: HeldOut, level: float = 0.95, basis: Basis = "guarantee"
+    ) -> Self:
+        """Decide so that all claims hold with certainty `level`, or are expected to hold; the rest is for review.
+
+        A claim for ANY tag is one for each. A tag that no claim is about is decided where it is SURE.
         """
-        return Drift(self.agreement_bins) if len(self.agreement_bins) > 1 and any(self.agreement_bins) else None
+        tags = self.jury.tags
+        if unknown := [claim.label for claim in claims if claim.label not in (ANY, *tags)]:
+            raise DataError(
+                f"the profile knows no tag {unknown[0]!r} to claim anything about; it knows {', '.join(tags[:5])}",
+                code="option-invalid",
+            )
+        by_tag = [_tag_claims(claims, tag) for tag in tags]
+        total = sum(map(len, by_tag))
+        confidence, correct = held_out.arrays()
+        probability, truth = confidence.reshape(-1, len(tags)), correct.reshape(-1, len(tags))
+        words, least = np.array([ABSENT, PRESENT]), list[tuple[float, float]]()
+        for own, p, true in zip(by_tag, probability.T, truth.T, strict=True):
+            if not own:
+                least.append((SURE, SURE))
+                continue
+            answers = Answers(np.maximum(p, 1.0 - p), words[(p >= 0.5).astype(int)], words[true.astype(int)])
+            found = thresholds(own, answers, 1.0 - (1.0 - level) * len(own) / total, basis)
+            bounded = any(claim.kind == "error" for claim in own)
+            least.append((found.of(PRESENT) if bounded else SURE, found.of(ABSENT)))
+        return replace(self, least=tuple(least), basis=basis if claims else None)
 
-    def shift(self) -> Drift | None:
-        """The same for the pixels: whether pictures are still as familiar; None if the profile cannot tell.
+    def decide(self, probability: Floats) -> NDArray[np.str_]:
+        """(n, T): yes, no or review for each tag of each picture, from their probabilities."""
+        no = (probability < 0.5).astype(int)
+        reached = np.maximum(probability, 1.0 - probability) >= np.array(self.least)[np.arange(len(self.least)), no]
+        return np.where(reached, np.array(["yes", "no"])[no], "review")
 
-        Where unfamiliar pictures are refused, those that are left would seem too familiar.
-        """
-        return self.familiarity.drift() if self.familiarity and self.unfamiliar != "refuse" else None
+    def agreement_bin(self, base: str, views: Sequence[str | None]) -> int:
+        """The bin on which drift is tested: how many tags the first answer has."""
+        return tag_bin(base)
 
-    def familiarity_kind(self, familiarity: float | None) -> int:
-        """The bin on which a shift is tested: the rank of a picture among the labelled ones."""
-        return self.familiarity.kind(familiarity) if self.familiarity and familiarity is not None else 0
+
+def tag_bin(answer: str) -> int:
+    """The bin of an answer by the number of its tags."""
+    return min(len(split_tags(answer)), MOST_COUNTED)
+
+
+def _tag_claims(claims: Sequence[Claim], tag: str) -> list[Claim]:
+    """What is claimed of one tag: of those that are said to be present, of those absent, and of those truly present."""
+    errors = {claim.label: claim.bound for claim in claims if claim.kind == "error"}
+    bound = errors.get(tag, errors.get(ANY))
+    misses = [Claim(claim.bound, PRESENT, "miss") for claim in claims if (claim.kind, claim.label) == ("miss", tag)]
+    return misses if bound is None else [Claim(bound, PRESENT), Claim(bound, ABSENT), *misses]
 
 
 def agreement_bin(agree: int, asked: int, views: int) -> int:
@@ -200,95 +306,127 @@ def agreement_bin(agree: int, asked: int, views: int) -> int:
     return agree * (views + 1) + views - asked
 
 
-def _rounds(adaptive: Adaptive, vocabulary: Sequence[str], classes: int) -> Rounds:
+def _rounds(
+    adaptive: Adaptive, vocabulary: Sequence[str], classes: int, unsayable: tuple[tuple[int, ...], ...]
+) -> Rounds:
     """Views are asked one by one after the first round, until the stopping rule says enough.
 
-    Without scores all that matters is which answers agree, and the class of the base label if classes matter; what
+    Without scores all that matters is which answers agree, and which labels they are where labels are confused; what
     follows from these is cached.
     """
-    calibrator, rule = adaptive.restored_calibrator(), adaptive.rule()
+    calibrator = adaptive.restored_calibrator()
     views = len(calibrator.juries) - 1
     panel = tuple(map(str, range(views)))
     scored = any(jury.scored for jury in calibrator.juries)
-    known = {label: code for code, label in enumerate(vocabulary) if any(jury.classes for jury in calibrator.juries)}
+    confused = any(jury.confusion for jury in calibrator.members())
+    known = {label: code for code, label in enumerate(vocabulary) if confused}
 
     def further(votes: Votes, asked: int) -> int:
-        return 0 if rule.enough(calibrator.confidence(votes), asked)[0] else 1
+        return int(asked < views and calibrator.confidence(votes)[0] < adaptive.enough[asked])
 
     @cache
     def by_agreement(base: int, *codes: int) -> int:
         padded = np.full((1, views), MISSING, np.int32)
         padded[0, : len(codes)] = codes
-        words = tuple(map(str, range(max((base, *codes)) + 1)))
+        words = tuple(map(str, range(max(len(known), base + 1, *(code + 1 for code in codes)))))
         votes = Votes(("",), panel, words, np.array([base], np.int32), padded, max(classes, len(words)))
         return further(votes, len(codes))
 
     def more(row: Row) -> int:
-        if scored and row.lists:
+        if (scored and row.lists) or unsayable:
             missing = views - len(row.views)
-            padded = replace(row, views=(*row.views, *[None] * missing), lists=(*row.lists, *[()] * missing))
-            return further(Votes.collect([padded], panel, vocabulary, classes), len(row.views))
+            lists = (*row.lists, *[()] * missing) if row.lists else ()
+            padded = replace(row, views=(*row.views, *[None] * missing), lists=lists)
+            votes = replace(Votes.collect([padded], panel, vocabulary, classes), unsayable=unsayable)
+            return further(votes, len(row.views))
         codes = dict(known)
-        return by_agreement(
-            *(MISSING if v is None else codes.setdefault(v, len(codes)) for v in (row.base, *row.views))
-        )
+        return by_agreement(*(codes.setdefault(v, len(codes)) if v else MISSING for v in (row.base, *row.views)))
 
     return Rounds(adaptive.first, more)
 
 
-SHARES = ("max_error", "level", "coverage", "false_alarms")
-"""Options of a decision that are between 0 and 1."""
+SHARES = ("level", "coverage", "false_alarms")
+"""Options of a decision that are one number between 0 and 1."""
 
 
 @dataclass(frozen=True)
 class DecisionOptions:
     """How verdicts are made: when to stop asking, what to accept, and which prediction sets to give."""
 
-    adaptive: bool = False
-    """Stop asking about a picture once further answers would hardly matter."""
-    max_error: float | None = None
-    """Accept answers that are wrong at most this often; the others are for review. None decides nothing."""
+    all: bool = False
+    """Ask everything about each picture, also where further answers would hardly matter."""
+    max_error: float | Mapping[str, float] | None = None
+    """Accept answers that are wrong at most this often; the others are for review. None decides nothing. A mapping
+    allows each label an error of its own, `*` standing for all that it does not name."""
+    max_miss: Mapping[str, float] | None = None
+    """Of the pictures that truly are of these classes, accept at most this share as something else."""
     level: float = 0.95
-    """How certain that guarantee is."""
+    """How certain these guarantees are, all together."""
+    accept: Basis = "guarantee"
+    """Whether answers are accepted where that is guaranteed, or by the best `estimate` from held-out answers."""
     coverage: float | None = None
     """Name the labels of a picture that hold the truth this often: a prediction set. None names none."""
-    sets: SetKind = "adaptive"
-    """How such a set is chosen: `adaptive` sets are larger for doubtful pictures, and whether the last label that fits
-    in part is in a set is drawn from the picture's pixels; `regularised` ones avoid many labels; `deterministic` ones
-    draw nothing and are larger; those by `threshold` are the smallest on average and hold the truth of doubtful
-    pictures less often."""
+    sets: SetKind = "aps"
+    """How such a set is chosen: `aps` sets are larger for doubtful pictures, and whether the last label that fits in
+    part is in a set is drawn from the picture's pixels; `raps` ones avoid many labels; `aps-deterministic` ones draw
+    nothing and are larger; `lac` sets, all labels above one threshold, are the smallest on average and hold the truth
+    of doubtful pictures less often."""
     unfamiliar: Unfamiliar = "review"
     """What becomes of a picture that is not like the labelled ones: `accept` judges it as any other, `review` never
     accepts it, `refuse` asks nothing about it."""
     false_alarms: float = FALSE_ALARMS
     """How often a picture that is like them is taken for one that is not."""
 
+    on_drift: OnDrift = "hold"
+    """What becomes of verdicts once the pictures have changed: `hold` accepts none of them, `accept` goes on."""
+
     def __post_init__(self) -> None:
         for name in SHARES:
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
-                raise DataError(f"{name} is {value!r}; give a share between 0 and 1")
-        if self.unfamiliar not in get_args(Unfamiliar):
-            raise DataError(f"unfamiliar is {self.unfamiliar!r}; give {', '.join(get_args(Unfamiliar))}")
-        if self.sets not in get_args(SetKind):
-            raise DataError(f"sets is {self.sets!r}; give {', '.join(get_args(SetKind))}")
+                raise DataError(f"{name} is {value!r}; give a share between 0 and 1", code="option-invalid")
+        self.claims()
+        for name, kind in (("accept", Basis), ("unfamiliar", Unfamiliar), ("sets", SetKind), ("on_drift", OnDrift)):
+            if (word := getattr(self, name)) not in get_args(kind):
+                raise DataError(f"{name} is {word!r}; give {', '.join(get_args(kind))}", code="option-invalid")
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def claims(self) -> tuple[Claim, ...]:
+        """The guarantees for accepted answers."""
+        return claims(self.max_error, self.max_miss)
 
     def of(self, profile: Profile) -> Policy:
-        """The policy that these options mean."""
-        policy = Policy.early_stopping(profile) if self.adaptive else Policy.full_panel(profile)
+        """The policy that these options mean; a `TagPolicy` for a profile of tags."""
+        if profile.kind == "tags":
+            return cast("Policy", self._of_tags(profile))
+        policy = Policy.full_panel(profile) if self.all else Policy.usual(profile)
         policy = policy.treating(self.unfamiliar, self.false_alarms)
-        if self.max_error is not None:
-            policy = policy.guaranteeing(self.max_error, self.level)
+        if claims := self.claims():
+            policy = policy.accepting(claims, profile.vocabulary, self.level, self.accept)
         return policy if self.coverage is None else policy.covering(self.coverage, self.sets)
+
+    def _of_tags(self, profile: Profile) -> TagPolicy:
+        if self.coverage is not None:
+            raise ProfileError(
+                "coverage is for answers of one label, and this profile is of tags; leave it out",
+                code="option-conflict",
+            )
+        policy = TagPolicy.usual(profile).treating(self.unfamiliar, self.false_alarms)
+        return policy.accepting(self.claims(), profile.held_out, self.level, self.accept)
 
 
 class DecisionKeywords(TypedDict, total=False):
     """The options of a decision as keyword arguments; see `DecisionOptions`."""
 
-    adaptive: bool
-    max_error: float | None
+    all: bool
+    max_error: float | Mapping[str, float] | None
+    max_miss: Mapping[str, float] | None
     level: float
+    accept: Basis
     coverage: float | None
     sets: SetKind
     unfamiliar: Unfamiliar
     false_alarms: float
+    on_drift: OnDrift

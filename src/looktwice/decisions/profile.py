@@ -1,33 +1,36 @@
-"""What fitting learned about one classifier: plain JSON, versioned, shareable, with no secret in it."""
+"""The result of `fit` for one classifier: plain JSON, versioned, shareable, without secrets."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from looktwice import __version__, files
 from looktwice.calibration import base, calibrators, metrics, panels, risk
 from looktwice.calibration.conformal import AdaptiveSets, Conformal, SetKind, SetMaker
 from looktwice.calibration.crossfit import ONE_QUERY, OWN, Evidence, Outcome
-from looktwice.calibration.distribution import Standing
-from looktwice.calibration.jury import Prefixes
+from looktwice.calibration.distribution import TruthRank
+from looktwice.calibration.jury import AdaptiveJury
+from looktwice.calibration.tags import TagJury, TagVotes
 from looktwice.calibration.votes import Row, Votes
-from looktwice.classifiers.base import AnyClassifier, lasting, names_of, reading
-from looktwice.decisions.stopping import RANKING, AdaptiveRule, Expected
+from looktwice.classifiers.base import AnswerKind, AnyClassifier, Naming, answer_kind, lasting, reading
+from looktwice.decisions.sequence import STOPPING, Expected, Point
 from looktwice.engine.query import Scores
 from looktwice.errors import DataError, FitError, ProfileError, ViewError
 from looktwice.images.image import shown
 from looktwice.monitoring.familiarity import AnswerKinds, Familiarity
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
-from looktwice.views import Panel, renderer
+from looktwice.views import Panel, classifier_of, renderer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 SCHEMA = 1
 DIGEST_DIGITS = 12
 """Enough to tell a million pictures apart."""
+FEW = 5
+"""Wrong or right answers below which how well they are told apart is not said: it would be chance."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -59,7 +64,7 @@ class Figure(_Part):
 
 
 class Result(_Part):
-    """What one calibrator reached on pictures that it was not fitted on."""
+    """The held-out figures of one calibrator."""
 
     calibrator: str
     queries: int | float
@@ -73,6 +78,8 @@ class Result(_Part):
         """The figures of an outcome, with their 95 % intervals unless they are points of a curve."""
         ends = asdict(outcome.intervals()) if intervals else {}
         figures = {key: Figure.of(value, ends.get(key)) for key, value in asdict(outcome.scores()).items()}
+        if min(outcome.correct.sum(), (~outcome.correct).sum()) < FEW:
+            figures["auroc"] = Figure.of(None, None)
         return cls(calibrator=outcome.name, queries=outcome.queries, figures=figures, evidence=outcome.evidence)
 
     def title(self) -> str:
@@ -115,10 +122,13 @@ class HeldOut(_Part):
     """The probability of all options up to what came true, the most probable first."""
     rank: tuple[Count, ...] = ()
     """The place of what came true among them, from 1."""
+    predicted: tuple[Count, ...] = ()
+    truth: tuple[int, ...] = ()
+    """The codes of each answer and of its truth in the profile's vocabulary, negative where it is not there."""
 
     @classmethod
     def of(cls, held_out: Outcome, final: Outcome) -> Self:
-        """What guarantees rest on: the outcome of cross-validation, and of the calibrator that the profile keeps.
+        """The basis of guarantees: the outcomes of cross-validation and of the final calibrator.
 
         Many pictures have the same answers and so the same probability of the truth, and it differs a little from fold
         to fold. The worse one counts, so that sets do not leave out a tenth of the pictures by a hair.
@@ -131,11 +141,14 @@ class HeldOut(_Part):
             true_probability=tuple(true_probability.tolist()),
             through=tuple(np.minimum(through, 1.0).tolist()),
             rank=tuple(np.maximum(held_out.rank, final.rank).tolist()),
+            predicted=tuple(held_out.label.tolist()),
+            truth=tuple(held_out.truth.tolist()),
         )
 
     @model_validator(mode="after")
     def _one_each(self) -> Self:
-        optional = {len(self.true_probability), len(self.through), len(self.rank)}
+        lists = (self.true_probability, self.through, self.rank, self.predicted, self.truth)
+        optional = set(map(len, lists))
         if len(self.correct) != len(self.confidence) or not optional <= {0, len(self.confidence)}:
             raise ValueError("there must be one confidence, one correct and one true_probability for each picture")
         return self
@@ -144,30 +157,44 @@ class HeldOut(_Part):
         """The confidences and whether each answer was right."""
         return np.array(self.confidence, np.float64), np.array(self.correct, bool)
 
+    def answers(self, vocabulary: Sequence[str] = ()) -> risk.Answers:
+        """The same with the labels of a vocabulary, for claims about some of them; empty where they are not known."""
+        if not self.predicted or not vocabulary:
+            return risk.Answers.unnamed(*self.arrays())
+        words = np.array([*vocabulary, ""])
+        predicted, truth = (np.array(codes) for codes in (self.predicted, self.truth))
+        if max(predicted.max(), truth.max()) >= len(vocabulary):
+            raise ProfileError(
+                "this profile's held-out answers are not in its vocabulary; fit again", code="profile-incomplete"
+            )
+        return risk.Answers(self.arrays()[0], words[predicted], words[np.where(truth < 0, len(vocabulary), truth)])
+
     def threshold(self, max_error: float, level: float = 0.95) -> float | None:
         """The least confidence to accept, so that accepted answers are wrong at most `max_error` of the time."""
         return risk.threshold(*self.arrays(), max_error, level)
 
-    def conformal(self, coverage: float = 0.9, kind: SetKind = "adaptive") -> SetMaker:
-        """What makes sets of labels that hold the truth so often."""
-        if not (self.true_probability if kind == "threshold" else self.through and self.rank):
-            raise ProfileError(f"this profile holds nothing that {kind} sets of labels could rest on; fit again")
+    def conformal(self, coverage: float = 0.9, kind: SetKind = "aps") -> SetMaker:
+        """The conformal predictor at this coverage."""
+        if not (self.true_probability if kind == "lac" else self.through and self.rank):
+            raise ProfileError(
+                f"this profile holds nothing that {kind} sets of labels could rest on; fit again",
+                code="profile-incomplete",
+            )
         own = np.array(self.true_probability)
-        if kind == "threshold":
+        if kind == "lac":
             return Conformal.of(own, coverage)
-        return AdaptiveSets.learn(kind, Standing(own, np.array(self.through), np.array(self.rank)), coverage)
+        return AdaptiveSets.learn(kind, TruthRank(own, np.array(self.through), np.array(self.rank)), coverage)
 
 
 class Adaptive(_Part):
-    """How to ask no more than needed: when to stop, and what to believe then."""
+    """Early stopping: when to stop, and the confidence at each number of queries."""
 
     panel: str
     """The views in the order in which they are asked; it begins as the profile's panel does, and may go on."""
     first: Count
     """Views that are always asked, in one go."""
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    """After 0, 1 … views one goes on while the confidence is between these."""
+    enough: tuple[float, ...]
+    """The confidence at which one stops after 0, 1 … views."""
     calibrator: dict[str, object]
     held_out: HeldOut
     agreement_bins: tuple[Count, ...] = ()
@@ -181,27 +208,80 @@ class Adaptive(_Part):
         """The panel to ask from."""
         return Panel.parse(self.panel)
 
-    def rule(self) -> AdaptiveRule:
-        """When to stop."""
-        return AdaptiveRule(self.low, self.high)
-
-    def restored_calibrator(self) -> Prefixes:
+    def restored_calibrator(self) -> AdaptiveJury:
         """The fitted juries, one for each number of views."""
         calibrator = calibrators.restore(self.calibrator)
         views = len(self.views())
-        if not isinstance(calibrator, Prefixes) or {len(calibrator.juries) - 1, len(self.low), len(self.high)} != {
-            views
-        }:
-            raise DataError("its part about stopping early does not hold together; fit again")
+        if not isinstance(calibrator, AdaptiveJury) or {len(calibrator.juries) - 1, len(self.enough)} != {views}:
+            raise DataError(
+                "its part about stopping early does not hold together; fit again", code="calibrator-malformed"
+            )
         if self.first > views:
-            raise DataError(f"it always asks {self.first} views of a panel that has {views}; fit again")
+            raise DataError(
+                f"it always asks {self.first} views of a panel that has {views}; fit again", code="calibrator-malformed"
+            )
         return calibrator
+
+
+class FrontierPoint(_Part):
+    """A possible sequence, with its held-out loss and cost."""
+
+    sources: tuple[str, ...]
+    enough: tuple[float, ...]
+    """The confidence at which one stops after each source but the last."""
+    queries: float
+    price: float
+    """Of one picture, on average."""
+    brier: Figure
+    chosen: bool = False
+    to_buy: Count = 0
+    """Queries about labelled pictures that it still takes: what only the pilot was asked. 0 where it is free."""
+
+    @classmethod
+    def of(cls, point: Point, chosen: bool = False) -> Self:
+        """A point of the search as it is stored."""
+        (low, high), _ = point.intervals()
+        return cls(
+            sources=tuple(map(str, point.sequence.sources)),
+            enough=point.sequence.enough,
+            queries=round(point.queries, 4),
+            price=float(f"{point.price:.6g}"),
+            brier=Figure.of(point.loss, (low, high)),
+            chosen=chosen,
+        )
+
+    def record(self) -> dict[str, object]:
+        """One row of a table."""
+        figures = {"queries": self.queries, "price": self.price, "brier": self.brier.value}
+        ends = {"brier_low": self.brier.low, "brier_high": self.brier.high}
+        return {"sources": " ".join(self.sources), **figures, **ends, "chosen": self.chosen, "to_buy": self.to_buy}
+
+
+class ProfileClassifier(_Part):
+    """One of several classifiers that a profile asks."""
+
+    name: str
+    description: str
+    """As it was described; credentials are named by their environment variables."""
+    fingerprint: str
+    """What decides its replies."""
+    reading: str = ""
+    """What is read from them; empty where the fingerprint says that too."""
+    renames: dict[str, str] = {}
+    """What its description made of its own words; `#3` is the position 3."""
+    working_size: int | None = Field(default=None, ge=1)
+    """Pixels of the longer side to which larger pictures are scaled, where that was chosen; see `AskOptions`."""
+    price: float = Field(default=1.0, ge=0)
+    """Of a query, as far as it is known; 1 where it is not."""
 
 
 class Profile(_Part):
     """Everything needed to repeat a verdict, and how good such verdicts were."""
 
     schema_version: Literal[1] = 1
+    kind: AnswerKind = "label"
+    """What its answers say. Of tags, the vocabulary are the tags, the calibrator is a `TagJury`, and `held_out` has for
+    each picture and each tag its probability, and whether it is true."""
     looktwice: str = Field(default_factory=lambda: __version__)
     classifier: str
     """The classifier as it was described; credentials are named by their environment variables."""
@@ -211,8 +291,16 @@ class Profile(_Part):
     """What is read from them; empty where the fingerprint says that too."""
     renames: dict[str, str] = {}
     """What its description made of the classifier's own words; `#3` is the position 3."""
+    name: str = ""
+    """The classifier's name, where there are others."""
+    others: tuple[ProfileClassifier, ...] = ()
+    """Further classifiers, in the order in which they are asked; `gpt@mirror` in the panel is a view of gpt."""
+    label_maps: dict[str, dict[str, str]] = {}
+    """By the name of a classifier: other names for its labels that were given beside its description."""
     vocabulary: tuple[str, ...]
     classes: int = Field(ge=2)
+    unsayable: tuple[tuple[Count, ...], ...] = ()
+    """The codes that the classifier of the picture itself and of each view cannot return, where classifiers differ."""
     panel: str
     seed: int
     working_size: int | None = Field(default=None, ge=1)
@@ -234,6 +322,8 @@ class Profile(_Part):
     """The calibrator for pictures that are asked about once, where the classifier gives scores."""
     scores: str = ""
     """Whether the classifier's scores are used and why, for people; empty where it gives none."""
+    frontier: tuple[FrontierPoint, ...] = ()
+    """What could be asked for how much, the cheapest first, where several classifiers were tried."""
     familiarity: Familiarity | None = None
     """What tells pictures like the labelled ones from others; None where the profile cannot tell."""
     answers: AnswerKinds | None = None
@@ -241,44 +331,59 @@ class Profile(_Part):
 
     def views(self) -> Panel:
         """The panel to ask."""
-        return Panel.parse(self.panel)
+        return replace(Panel.parse(self.panel), first=self.name)
+
+    def described(self) -> tuple[tuple[str, str], ...]:
+        """The name and the description of all its classifiers; one that is alone may have no name."""
+        return ((self.name, self.classifier), *((other.name, other.description) for other in self.others))
 
     def restored_calibrator(self) -> base.Calibrator:
         """The fitted calibrator."""
         return calibrators.restore(self.calibrator)
 
+    @cached_property
+    def digest(self) -> str:
+        """What tells it from other profiles, in 12 digits."""
+        text = json.dumps(self.model_dump(exclude={"label_maps"}), default=repr)
+        return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_DIGITS]
+
+    def tag_jury(self) -> TagJury:
+        """The fitted calibrator of a profile of tags."""
+        values = {name: value for name, value in self.calibrator.items() if name != "family"}
+        try:
+            return TypeAdapter(TagJury).validate_python(values)
+        except ValidationError as error:
+            raise DataError(
+                f"its calibrator cannot be read: {error.errors()[0]['msg']}", code="calibrator-malformed"
+            ) from None
+
     @property
     def evidence(self) -> Evidence:
-        """What its calibrator looks at: labels alone, or scores too."""
-        return "scores" if self.calibrator.get("scored") else "labels"
+        """The evidence that its calibrator uses: labels alone, or scores too."""
+        blocks = dict(self.calibrator.get("blocks") or ())  # type: ignore[call-overload]
+        return "scores" if self.calibrator.get("scored") or "score" in blocks else "labels"
 
     def count_fitted(self, digests: Iterable[str]) -> int:
         """How many of these pictures it was fitted on."""
         known = set(self.fitted_on)
         return sum(digest[:DIGEST_DIGITS] in known for digest in digests)
 
-    def advice(self, results: Sequence[Result] = (), asked: Panel | None = None) -> list[str]:
-        """What is to be said about stopping early and about the classifier's own score, one sentence each.
+    def advice(self, results: Sequence[Result] = ()) -> list[str]:
+        """Remarks on early stopping and on the classifier's own score, one sentence each.
 
-        `results` are those on other pictures; by default the sentences are about the held-out folds. `asked` is the
-        panel that the labelled pictures were asked.
+        `results` are those on other pictures; by default the sentences are about the held-out folds.
         """
         sentences = [f"Scores: {self.scores}."] if self.scores else []
         if self.adaptive and self.adaptive.expected and not results:
             sentences.append(self.adaptive.expected.sentence())
         found = {result.calibrator: result.figures["brier"].value for result in results or self.results}
-        single, whole, views = found.get(ONE_QUERY), found.get(str(self.calibrator.get("family"))), len(self.views())
+        single, views = found.get(ONE_QUERY), len(self.views())
+        names = (str(self.calibrator.get("family")), STOPPING, AdaptiveJury.name)
+        whole = next((found[name] for name in names if name in found), None)
         if single and whole and self.evidence == "scores":
-            figures = f"Brier score {single:.3f} with one query, {whole:.3f} with {1 + views}"
-            if single <= panels.SUFFICES * whole:
-                advice = f"One query with its score suffices: {figures}; fit with --views none to ask no more."
-            else:
-                cost = f"--views none asks one query, at 1/{1 + views} of the cost"
-                advice = f"Views add to the score: {figures}; {cost}."
-            sentences.append(advice)
-        if asked and self.adaptive and len(self.adaptive.views()) < len(asked):
-            unknown = f"Fewer than {RANKING} answers were wrong, too few to tell which further views help"
-            sentences.append(f"{unknown}: --adaptive stops within {views} views.")
+            suffices = single <= panels.SUFFICES * whole
+            advice = "One query with its score suffices" if suffices else "Views add to the score"
+            sentences.append(f"{advice}: Brier score {single:.3f} with one query, {whole:.3f} with up to {1 + views}.")
         return sentences
 
     def threshold(self, max_error: float, level: float = 0.95) -> float | None:
@@ -304,7 +409,9 @@ class Profile(_Part):
         try:
             values = json.loads(path.read_text("utf-8"))
         except FileNotFoundError:
-            raise ProfileError(f"there is no profile {str(path)!r}; make one with: looktwice fit") from None
+            raise ProfileError(
+                f"there is no profile {str(path)!r}; make one with: looktwice fit", code="profile-missing"
+            ) from None
         except (ValueError, RecursionError) as error:
             raise ProfileError(f"{str(path)!r} is not a profile: {error}; make one with: looktwice fit") from None
         except OSError as error:
@@ -316,10 +423,16 @@ class Profile(_Part):
         """The profile that JSON values describe; every part of it is checked now rather than when it is used."""
         version = values.get("schema_version") if isinstance(values, dict) else None
         if isinstance(version, int) and version > SCHEMA:
-            raise ProfileError(f"the profile {name!r} has schema {version}, newer than {SCHEMA}: upgrade looktwice")
+            raise ProfileError(
+                f"the profile {name!r} has schema {version}, newer than {SCHEMA}: upgrade looktwice",
+                code="profile-newer",
+            )
         try:
             profile = cls.model_validate(values)
-            _try(profile.restored_calibrator(), profile.views(), profile.classes)
+            if profile.kind == "tags":
+                _try_tags(profile)
+            else:
+                _try(profile.restored_calibrator(), profile.views(), profile.classes)
             if profile.one_query:
                 _try(calibrators.restore(profile.one_query), Panel(()), profile.classes)
             if adaptive := profile.adaptive:
@@ -334,7 +447,8 @@ class Profile(_Part):
         if profile.renderer != (current := renderer(asked)):
             raise ProfileError(
                 f"the profile {name!r} was fitted with renderer {shown(profile.renderer)}, this looktwice renders "
-                f"with {current}; fit again"
+                f"with {current}; fit again",
+                code="profile-mismatch",
             )
         return profile
 
@@ -367,7 +481,8 @@ class Profile(_Part):
         return Drawing(figures.column_svg(charts, "Metrics against queries per picture"))
 
     def _title(self) -> str:
-        return f"{self.classifier}: on held-out folds of {self.pictures} pictures, panel {self.panel}"
+        asked = ", ".join(text for _, text in self.described())
+        return f"{asked}: on held-out folds of {self.pictures} pictures, panel {self.panel}"
 
     def _repr_html_(self) -> str:
         return results_html(self._title(), self.results)
@@ -383,28 +498,86 @@ class Profile(_Part):
         if scores == "ignore" and self.evidence == "scores":
             raise ProfileError(
                 "this profile rests on the classifier's scores; leave out --scores ignore, or fit again with it: it "
-                "costs no query, the answers are in the ledger"
+                "costs no query, the answers are in the ledger",
+                code="profile-mismatch",
             )
 
-    def check(self, classifier: AnyClassifier) -> None:
-        """Refuse a classifier that this profile was not made for, or that is read otherwise since."""
-        if lasting(classifier.fingerprint) != lasting(self.fingerprint):
+    def check(self, classifiers: Mapping[str, Asks]) -> None:
+        """Refuse classifiers, by their names, that this profile was not made for, or that are read otherwise since."""
+        first = next(iter(classifiers.values())) if not self.name else _named(self.name, classifiers)
+        if answer_kind(first.classifier) != self.kind:
             raise ProfileError(
-                f"this profile was fitted on classifier {self.fingerprint}, not on {classifier.fingerprint}; "
-                "fit again, or give the classifier it was made for"
+                f"this profile was fitted on answers of the kind {self.kind!r}, and the classifier is described with "
+                f'answer = "{answer_kind(first.classifier)}"; fit again: stored answers cost nothing',
+                code="profile-mismatch",
             )
-        if reading(classifier) != self.reading:
-            raise ProfileError(
-                "this profile was fitted when something else was read from the classifier's replies (its label or "
-                "score path); fit again: it costs no query, the replies are in the ledger"
-            )
-        renames = names_of(classifier).renames
-        if changed := sorted(word for word, _ in self.renames.items() ^ renames.items()):
-            then, now = (shown(names.get(changed[0], changed[0])) for names in (self.renames, renames))
-            raise ProfileError(
-                f"this profile was fitted when {shown(changed[0])!r} was called {then!r}, and the description now "
-                f"calls it {now!r}; fit again: it costs no query, the answers are in the ledger"
-            )
+        _check(first, self.fingerprint, self.reading, self.renames)
+        for other in self.others:
+            _check(_named(other.name, classifiers), other.fingerprint, other.reading, other.renames)
+
+
+class Asks(Protocol):
+    """A classifier that can be asked, and what its words mean."""
+
+    @property
+    def classifier(self) -> AnyClassifier: ...
+    @property
+    def names(self) -> Naming: ...
+
+
+def _named(name: str, classifiers: Mapping[str, Asks]) -> Asks:
+    if name not in classifiers:
+        raise ProfileError(
+            f"this profile asks the classifier {name!r}, and there is none of that name among "
+            f"{', '.join(map(repr, classifiers))}; connect it under this name",
+            code="profile-mismatch",
+        )
+    return classifiers[name]
+
+
+def _check(asked: Asks, fingerprint: str, read: str, renames: Mapping[str, str]) -> None:
+    if lasting(asked.classifier.fingerprint) != lasting(fingerprint):
+        raise ProfileError(
+            f"this profile was fitted on classifier {fingerprint}, not on {asked.classifier.fingerprint}; "
+            "fit again, or give the classifier it was made for",
+            code="profile-mismatch",
+        )
+    if reading(asked.classifier) != read:
+        raise ProfileError(
+            "this profile was fitted when something else was read from the classifier's replies (its label or "
+            "score path); fit again: it costs no query, the replies are in the ledger",
+            code="profile-mismatch",
+        )
+    now = asked.names.renames
+    if changed := sorted(word for word, _ in renames.items() ^ now.items()):
+        before, after = (shown(names.get(changed[0], changed[0])) for names in (renames, now))
+        raise ProfileError(
+            f"this profile was fitted when {shown(changed[0])!r} was called {before!r}, and the description now "
+            f"calls it {after!r}; fit again: it costs no query, the answers are in the ledger",
+            code="profile-mismatch",
+        )
+
+
+def _try_tags(profile: Profile) -> None:
+    """The same for tags."""
+    jury, views = profile.tag_jury(), tuple(map(str, profile.views()))
+    votes = Votes.collect([Row("", "", ("",) * len(views))], views)
+    try:
+        numbers = np.stack([jury.probability(tag_votes(votes, profile)), *jury.interval(tag_votes(votes, profile))])
+        profile.held_out.arrays()[0].reshape(-1, len(profile.vocabulary))
+    except (FitError, ValueError, IndexError, ArithmeticError) as error:
+        raise DataError(
+            f"its calibrator cannot be used ({type(error).__name__}); fit again", code="calibrator-malformed"
+        ) from None
+    if jury.tags != profile.vocabulary or not ((numbers >= 0) & (numbers <= 1)).all():
+        raise DataError("its calibrator of tags does not hold together; fit again", code="calibrator-malformed")
+
+
+def tag_votes(votes: Votes, profile: Profile) -> TagVotes:
+    """What votes say of the tags of a profile."""
+    names = [profile.name, *(classifier_of(view) or profile.name for view in profile.views())]
+    order = list(dict.fromkeys(names))
+    return TagVotes.of(votes, profile.vocabulary, [order.index(name) for name in names])
 
 
 def _try(calibrator: base.Calibrator, panel: Panel, classes: int) -> None:
@@ -417,8 +590,12 @@ def _try(calibrator: base.Calibrator, panel: Panel, classes: int) -> None:
         numbers = np.concatenate([calibrator.confidence(votes), *calibrator.interval(votes)])
         calibrator.distribution(votes), calibrator.predict(votes)
     except FitError as error:
-        raise DataError(str(error)) from None
+        raise DataError(str(error), code="calibrator-malformed") from None
     except (ValueError, IndexError, ArithmeticError) as error:
-        raise DataError(f"its calibrator cannot be used ({type(error).__name__}); fit again") from None
+        raise DataError(
+            f"its calibrator cannot be used ({type(error).__name__}); fit again", code="calibrator-malformed"
+        ) from None
     if not ((numbers >= 0) & (numbers <= 1)).all():
-        raise DataError("its calibrator gives confidences that are no probabilities; fit again")
+        raise DataError(
+            "its calibrator gives confidences that are no probabilities; fit again", code="calibrator-malformed"
+        )

@@ -8,6 +8,10 @@ gives the confidence that is enough after each source, and its values give the p
 price. One confidence for all sources is about as good: the same for two of them, worse for four face APIs on FER+,
 better with GPT-4V among them (experiments/cascades.py, results/cascades_rules.csv).
 
+What stopping early within the views of one classifier loses is estimated by how far the probabilities still move: if
+those after all views are calibrated, a picture that stops adds their squared distance to the Brier score, on average.
+That varies much less from sample to sample than the Brier score itself, which may only object.
+
 Everything is measured on held-out folds. `find` repeats the whole choice within each fold before it judges the fold, so
 the outcome that it returns, of pictures at whichever source they stopped, is what a guarantee may rest on.
 """
@@ -21,11 +25,12 @@ from typing import Self, TypeVar
 
 import numpy as np
 
+from looktwice.calibration.base import Ballot
 from looktwice.calibration.crossfit import Outcome, check_count, joined, outcome
 from looktwice.calibration.distribution import Distribution
-from looktwice.calibration.jury import Z95, Jury, Prefixes
+from looktwice.calibration.jury import Z95, AdaptiveJury, Jury
 from looktwice.calibration.logit import FOLDS, folds
-from looktwice.calibration.votes import MISSING, Bools, Codes, Counts, Floats, LabelledVotes, Places, Votes
+from looktwice.calibration.votes import MISSING, Bools, Counts, Floats, LabelledVotes, Places, Votes
 from looktwice.errors import DataError
 
 LEVELS = tuple(np.linspace(0.02, 0.98, 25).tolist())
@@ -33,23 +38,24 @@ LEVELS = tuple(np.linspace(0.02, 0.98, 25).tolist())
 LEAST_GAIN = 0.01
 """By what share a dearer point must lower the loss to be on the frontier, and the chosen one may exceed the best."""
 V = TypeVar("V", bound=Votes)
+BASE = "base"
+"""The view of a source that shows the picture as it is."""
+STOPPING = "jury, stopping early"
 NEVER = float(np.nextafter(1.0, 2.0))
 """Stands for a confidence that no picture reaches."""
-Loss = Callable[[Distribution, Codes], Floats]
-"""(n,): what distributions lose on the truths."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A view as one classifier sees it; its text is `gpt@base`, `cheap@mirror`."""
+    """A view as one classifier sees it; its text is `gpt@base`, `cheap@mirror`, or `mirror` of an only classifier."""
 
     classifier: str
-    view: str = "base"
+    view: str = BASE
     price: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.price >= 0.0 or "@" in self.classifier:
-            raise DataError(f"{self}: a price is at least 0, and a classifier's name has no '@'")
+            raise DataError(f"{self}: a price is at least 0, and a classifier's name has no '@'", code="option-invalid")
 
     @classmethod
     def parse(cls, text: str, first: str, price: float = 1.0) -> Self:
@@ -58,7 +64,7 @@ class Source:
         return cls(classifier, view, price) if at else cls(first, text, price)
 
     def __str__(self) -> str:
-        return f"{self.classifier}@{self.view}"
+        return f"{self.classifier}@{self.view}" if self.classifier else self.view
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ class Sequence:
         """(n,): of how many sources each picture is asked, from the confidences (n, L) after each number of them."""
         return 1 + np.column_stack([self.stops(c, k) for k, c in enumerate(confidence.T, 1)]).argmax(axis=1)
 
-    def follow(self, calibrator: Prefixes, votes: V) -> tuple[Counts, V]:
+    def follow(self, calibrator: AdaptiveJury, votes: V) -> tuple[Counts, V]:
         """(n,): of how many sources each picture is asked, from all answers; and these, the others MISSING."""
         every = np.arange(len(self.sources)) + np.ones((len(votes), 1), np.int64)
         steps = [calibrator.confidence(_first(votes, asked)) for asked in every.T]
@@ -124,11 +130,13 @@ class Point:
     prices: Floats
     """(n,): its price."""
     queries: float
+    steady: Floats | None = None
+    """(n,): the same losses with less noise: those after all sources, and how far the probabilities still move."""
 
     @property
     def loss(self) -> float:
         """The mean loss."""
-        return float(self.losses.mean())
+        return float((self.losses if self.steady is None else self.steady).mean())
 
     @property
     def price(self) -> float:
@@ -139,6 +147,11 @@ class Point:
         """The 95 % intervals of the mean loss and of the mean price."""
         (loss, price), half = (self.loss, self.price), [_half(each) for each in (self.losses, self.prices)]
         return (loss - half[0], loss + half[0]), (price - half[1], price + half[1])
+
+    def is_near(self, best: Point) -> bool:
+        """Whether the loss is within one standard error and LEAST_GAIN of that of a better point."""
+        more = self.losses - best.losses
+        return self.loss - best.loss <= LEAST_GAIN * best.loss and more.mean() <= more.std() / np.sqrt(len(more))
 
 
 def _half(values: Floats) -> float:
@@ -165,13 +178,22 @@ def choose(points: Iterable[Point], max_price: float = np.inf, max_queries: floa
     if not allowed:
         return min(every, key=lambda point: (point.price, point.loss))
     best = min(allowed, key=lambda point: point.loss)
-    excess = [point.losses - best.losses for point in allowed]
-    near = [
-        point
-        for point, more in zip(allowed, excess, strict=True)
-        if more.mean() <= min(more.std() / np.sqrt(len(more)), LEAST_GAIN * best.loss)
-    ]
-    return min(near, key=lambda point: (point.price, point.loss))
+    return min((point for point in allowed if point.is_near(best)), key=lambda point: (point.price, point.loss))
+
+
+Choice = Callable[[Iterable[Point]], Point]
+"""Takes one of the points that were tried."""
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """What juries of the first 1, 2 … L sources say of pictures that are not in unseen folds; (n, L) each."""
+
+    confidence: Floats
+    losses: Floats
+    """By juries that did not see the picture."""
+    steady: Floats
+    """The loss after all sources, and how far the probabilities still move; of several classifiers, the losses."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,56 +201,91 @@ class HeldOutJuries:
     """Juries of any sources, each fitted once for each set of folds that it must not see."""
 
     labelled: LabelledVotes
+    sources: tuple[Source, ...]
     fold: Places
-    loss: Loss
-    juries: dict[tuple[tuple[int, ...], frozenset[int]], Jury] = field(default_factory=dict)
-    steps: dict[tuple[tuple[int, ...], frozenset[int]], tuple[Floats, Floats]] = field(default_factory=dict)
+    ballot: Ballot = "vote"
+    juries: dict[tuple[tuple[int, ...], frozenset[int]], AdaptiveJury] = field(default_factory=dict)
+    kept: dict[tuple[tuple[int, ...], frozenset[int]], Steps] = field(default_factory=dict)
 
-    def calibrator(self, places: tuple[int, ...], unseen: frozenset[int]) -> Prefixes:
-        """The juries of the first 1, 2 … of these sources, fitted on all folds but the unseen."""
-        members = tuple(self._jury(places[:count], unseen) for count in range(1, len(places) + 1))
-        return Prefixes(members, companions=members[-1].companions)
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one classifier."""
+        return len({source.classifier for source in self.sources}) > 1
 
-    def _jury(self, places: tuple[int, ...], unseen: frozenset[int]) -> Jury:
+    def calibrator(self, places: tuple[int, ...], unseen: frozenset[int] = frozenset()) -> AdaptiveJury:
+        """The juries of the first 1, 2 … of these sources, fitted on all folds but the unseen.
+
+        Those of several classifiers have each their own confusion step, since each knows some classes better; those of
+        the first views of one have none.
+        """
         if (places, unseen) not in self.juries:
             rows = np.flatnonzero(~np.isin(self.fold, list(unseen)))
-            self.juries[places, unseen] = Jury().fit(self.labelled.take(rows).of_sources(places))
+            votes = self.labelled.take(rows).of_sources(places)
+            if self.several:
+                before = self.calibrator(places[:-1], unseen).juries if places[1:] else ()
+                jury = AdaptiveJury((*before, Jury().fit(votes)))
+            else:
+                jury = AdaptiveJury(ballot=self.ballot).fit(votes)
+            self.juries[places, unseen] = jury
         return self.juries[places, unseen]
 
-    def step(self, places: tuple[int, ...], unseen: frozenset[int]) -> tuple[Floats, Floats]:
-        """(n,) twice: confidence after these sources, and loss, of the pictures that are not in `unseen` folds.
+    def steps(self, places: tuple[int, ...], unseen: frozenset[int] = frozenset()) -> Steps:
+        """What comes of asking these sources in this order.
 
-        Losses are by juries that did not see the picture. Confidences are by the juries that are used in the end:
-        answers without scores have few distinct ones, and one between those of two folds would split equal pictures.
+        Confidences are by the juries that are used in the end: answers without scores have few distinct ones, and one
+        between those of two folds would split equal pictures.
         """
-        if (places, unseen) not in self.steps:
-            votes, losses = self.labelled.of_sources(places), np.zeros(len(self.fold))
+        if (places, unseen) not in self.kept:
+            votes = self.labelled.of_sources(places)
+            prefixes = [votes.under(range(views)) for views in range(len(places))]
+            losses, moved = np.zeros((len(votes), len(places))), np.zeros((len(votes), len(places)))
             for part in set(self.fold.tolist()) - unseen:
                 rows = np.flatnonzero(self.fold == part)
-                distribution = self.calibrator(places, unseen | {part}).distribution(votes.take(rows))
-                losses[rows] = self.loss(distribution, votes.truths[rows])
-            self.steps[places, unseen] = self.calibrator(places, unseen).confidence(votes), losses
-        return self.steps[places, unseen]
+                juries = self.calibrator(places, unseen | {part}).members()
+                pairs = [(jury, prefix.take(rows)) for jury, prefix in zip(juries, prefixes, strict=True)]
+                losses[rows] = np.column_stack([jury.distribution(v).brier(v.truths) for jury, v in pairs])
+                if not self.several:
+                    moved[rows] = movement([jury.distribution(v) for jury, v in pairs])
+            members = self.calibrator(places, unseen).members()
+            confidence = [jury.confidence(prefix) for jury, prefix in zip(members, prefixes, strict=True)]
+            steady = losses if self.several else losses[:, -1:] + moved
+            self.kept[places, unseen] = Steps(np.column_stack(confidence), losses, steady)
+        return self.kept[places, unseen]
 
-    def points(self, places: tuple[int, ...], sources: Several[Source], unseen: frozenset[int]) -> list[Point]:
-        """What asking these sources in this order loses and costs on the folds that may be seen, for every λ."""
-        seen = ~np.isin(self.fold, list(unseen))
-        steps = [self.step(places[:count], unseen) for count in range(1, len(places) + 1)]
-        confidence, losses = (np.column_stack(arrays)[seen] for arrays in zip(*steps, strict=True))
-        chosen, found = tuple(sources[place] for place in places), []
-        for enough in dict.fromkeys(_levels(confidence, losses, np.array([source.price for source in chosen]))):
+    def curve(self, places: tuple[int, ...]) -> list[Outcome]:
+        """What came of each picture after 1, 2 … of these sources, by juries that did not see it."""
+        votes, parts = self.labelled.of_sources(places), list[list[tuple[Outcome, Places]]]()
+        for part in range(int(self.fold.max()) + 1):
+            rows = np.flatnonzero(self.fold == part)
+            juries = self.calibrator(places, frozenset({part})).members()
+            judged = [outcome(jury, votes.take(rows).under(range(views))) for views, jury in enumerate(juries)]
+            parts.append([(each, rows) for each in judged])
+        return [joined(each) for each in zip(*parts, strict=True)]
+
+    def points(self, places: tuple[int, ...], unseen: frozenset[int] = frozenset()) -> list[Point]:
+        """Loss and cost of these sources in this order on the training folds, for every λ."""
+        seen, steps = ~np.isin(self.fold, list(unseen)), self.steps(places, unseen)
+        confidence, losses, steady = (table[seen] for table in (steps.confidence, steps.losses, steps.steady))
+        chosen, found = tuple(self.sources[place] for place in places), []
+        for enough in dict.fromkeys(_levels(confidence, steady, np.array([source.price for source in chosen]))):
             sequence = Sequence(chosen[: len(enough) + 1], enough)
             asked = sequence.asked(confidence[:, : len(enough) + 1])
-            lost = losses[np.arange(len(asked)), asked - 1]
-            found.append(Point(sequence, lost, sequence.prices()[asked - 1], float(asked.mean())))
+            lost, expected = (table[np.arange(len(asked)), asked - 1] for table in (losses, steady))
+            found.append(Point(sequence, lost, sequence.prices()[asked - 1], float(asked.mean()), expected))
         return found
 
-    def search(self, sources: Several[Source], unseen: frozenset[int] = frozenset()) -> list[Point]:
-        """Points of every sequence that was tried: those on the frontier are tried with each further source."""
+    def search(
+        self, unseen: frozenset[int] = frozenset(), start: Several[tuple[int, ...]] | None = None
+    ) -> list[Point]:
+        """Points of every sequence that was tried: those on the frontier are tried with more sources.
+
+        What is added is the answer of another classifier, or all the views of one whose answer is there: how many of
+        them are asked is left to when one stops. It begins with each classifier's answer, or where `start` says.
+        """
         points: list[Point] = []
-        tried: list[tuple[int, ...]] = [(place,) for place in range(len(sources))]
+        tried = list(start or ((place,) for place, source in enumerate(self.sources) if source.view == BASE))
         while tried:
-            found = {places: self.points(places, sources, unseen) for places in tried}
+            found = {places: self.points(places, unseen) for places in tried}
             points += [point for each in found.values() for point in each]
             best = set(map(id, frontier(points)))
             length = len(tried[0])
@@ -237,18 +294,54 @@ class HeldOutJuries:
                 for places, each in found.items()
                 if any(id(point) in best and len(point.sequence.sources) == length for point in each)
             ]
-            tried = [(*places, place) for places in longer for place in range(len(sources)) if place not in places]
+            tried = [(*places, *more) for places in longer for more in _additions(places, self.sources)]
         return points
 
 
+def movement(distributions: Several[Distribution]) -> Floats:
+    """(n, L): the squared distance of each distribution from the last, over all classes."""
+    return np.column_stack([_distance(before, distributions[-1]) for before in distributions])
+
+
+def _distance(before: Distribution, after: Distribution) -> Floats:
+    total = np.zeros(len(after.labels))
+    joint = np.zeros(len(after.labels))
+    for label, probability in zip(after.labels.T, after.named.T, strict=True):
+        total += np.where(label == MISSING, 0.0, (probability - before.of(label)) ** 2)
+        joint += label != MISSING
+    for label, probability in zip(before.labels.T, before.named.T, strict=True):
+        alone = (label != MISSING) & ~(after.labels == label[:, None]).any(axis=1)
+        total += np.where(alone, (probability - after.unnamed()) ** 2, 0.0)
+        joint += alone
+    total += (after.classes - joint) * (after.unnamed() - before.unnamed()) ** 2
+    return total
+
+
+def _additions(places: tuple[int, ...], sources: Several[Source]) -> Iterator[tuple[int, ...]]:
+    """The answer of each further classifier, and all the views of each that was asked."""
+    asked = {sources[place].classifier for place in places}
+    views: dict[str, list[int]] = {}
+    for place, source in enumerate(sources):
+        if source.view == BASE and place not in places:
+            yield (place,)
+        elif source.classifier in asked and place not in places:
+            views.setdefault(source.classifier, []).append(place)
+    yield from map(tuple, views.values())
+
+
 def _levels(confidence: Floats, losses: Floats, prices: Floats) -> Iterator[tuple[float, ...]]:
-    """The confidences that are enough after each source but the last, for every λ; they end where all pictures stop."""
+    """The confidences that are enough after each source but the last: never, for each length; then for every λ.
+
+    They end where all pictures stop.
+    """
     doubt, last = 1.0 - confidence, len(prices) - 1
+    if not last:
+        yield ()
     rate = np.zeros(last)
     for k in range(last):
         saved = (losses[:, k, None] - losses[:, k + 1 :]).mean(axis=0) / max(doubt[:, k].mean(), 1e-9)
         rate[k] = max(0.0, (saved / np.maximum(np.cumsum(prices[k + 1 :]), 1e-12)).max())
-    yield (NEVER,) * last
+    yield from ((NEVER,) * length for length in range(last, 0, -1))
     worth = doubt[:, :last] * rate
     for price in np.unique(np.quantile(worth[worth > 0.0], LEVELS)) if (worth > 0.0).any() else ():
         enough = [between(column, 1.0 - price / max(r, 1e-300)) for column, r in zip(confidence.T, rate, strict=False)]
@@ -271,8 +364,7 @@ class Found:
     """The chosen sequence with its juries, how it fares on held-out pictures, and what else could be had."""
 
     point: Point
-    calibrator: Prefixes
-    """The juries of its first 1, 2 … sources, for votes of `of_sources(places)`."""
+    held: HeldOutJuries
     places: tuple[int, ...]
     """Where its sources are among the candidates."""
     outcome: Outcome
@@ -287,40 +379,76 @@ class Found:
         """Which sources are asked, and when to stop."""
         return self.point.sequence
 
-    def frontier(self) -> tuple[Point, ...]:
-        """The best point at each price, cheapest first."""
-        return frontier(self.points)
+    @property
+    def calibrator(self) -> AdaptiveJury:
+        """The juries of its first 1, 2 … sources, for votes of `of_sources(places)`."""
+        return self.held.calibrator(self.places)
 
 
 def candidates(
-    labelled: LabelledVotes, sources: Several[Source], loss: Loss = Distribution.brier, seed: int = 0
+    labelled: LabelledVotes, sources: Several[Source], ballot: Ballot = "vote", seed: int = 0
 ) -> HeldOutJuries:
-    """What a search works on: votes whose base and views are the answers of these sources, and folds."""
+    """The input of a search: votes whose base and views are the answers of these sources, and folds."""
     check_count(len(labelled))
-    if len(sources) != len(labelled.panel) + 1 or len(set(map(str, sources))) != len(sources):
-        raise DataError(f"votes of {len(labelled.panel) + 1} sources need as many, each once, not {len(sources)}")
-    return HeldOutJuries(labelled, folds(len(labelled), FOLDS, seed), loss)
+    if len(sources) != len(labelled.panel) + 1:
+        raise DataError(f"votes of {len(labelled.panel) + 1} sources need as many, not {len(sources)}")
+    return HeldOutJuries(labelled, tuple(sources), folds(len(labelled), FOLDS, seed), ballot)
 
 
-def find(
-    labelled: LabelledVotes,
-    sources: Several[Source],
-    choice: Callable[[Iterable[Point]], Point] = choose,
-    loss: Loss = Distribution.brier,
-    seed: int = 0,
-) -> Found:
+def find(held: HeldOutJuries, choice: Choice = choose, start: Several[tuple[int, ...]] | None = None) -> Found:
     """The sequence that `choice` takes, fitted on all pictures, and its outcome on pictures that had no part in it."""
-    held = candidates(labelled, sources, loss, seed)
+    labelled, sources = held.labelled, held.sources
     parts, prices = [], np.zeros(len(labelled))
     for part in range(int(held.fold.max()) + 1):
         rows, unseen = np.flatnonzero(held.fold == part), frozenset({part})
-        sequence = choice(held.search(sources, unseen)).sequence
-        places = tuple(map(sources.index, sequence.sources))
+        sequence = choice(held.search(unseen, start)).sequence
+        places = placed(sequence, sources)
         calibrator = held.calibrator(places, unseen)
         asked, stopped = sequence.follow(calibrator, labelled.take(rows).of_sources(places))
-        parts.append((replace(outcome(calibrator, stopped), queries=float(asked.mean())), rows))
+        parts.append((replace(outcome(calibrator, stopped, STOPPING), queries=float(asked.mean())), rows))
         prices[rows] = sequence.prices()[asked - 1]
-    points = held.search(sources)
+    points = held.search(start=start)
     point = choice(points)
-    places = tuple(map(sources.index, point.sequence.sources))
-    return Found(point, held.calibrator(places, frozenset()), places, joined(parts), prices, tuple(points))
+    return Found(point, held, placed(point.sequence, sources), joined(parts), prices, tuple(points))
+
+
+def placed(sequence: Sequence, sources: Several[Source]) -> tuple[int, ...]:
+    """Where its sources are among the candidates; of equal ones, draws of a random view, the first are taken."""
+    left = dict(enumerate(sources))
+    found = []
+    for source in sequence.sources:
+        found.append(next(place for place, other in left.items() if other == source))
+        del left[found[-1]]
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What stopping early is expected to do on new pictures, as shares of the Brier score and price of asking all."""
+
+    brier: float
+    low: float
+    high: float
+    """The 95 % interval of `brier`, over the choice of the pictures."""
+    queries: float
+
+    @classmethod
+    def of(cls, stopped: Outcome, whole: Outcome) -> Self:
+        """From how the same pictures fared where everything was asked; both took no part in what is compared."""
+        level = float(whole.brier.mean())
+        if level == 0.0:
+            return cls(1.0, 1.0, 1.0, stopped.queries / whole.queries)
+        ratio = float(stopped.brier.mean()) / level
+        spread = float((stopped.brier - ratio * whole.brier).std()) / level / np.sqrt(len(whole.brier))
+        return cls(ratio, ratio - Z95 * spread, ratio + Z95 * spread, stopped.queries / whole.queries)
+
+    def sentence(self) -> str:
+        """The same in words."""
+        if self.queries > 1.0 - LEAST_GAIN:
+            return "Everything is asked about each picture: so few labelled pictures do not tell when to stop early."
+        interval = f"95 % interval {self.low:.3f} to {self.high:.3f}"
+        score = f"{self.brier:.3f} of the Brier score of asking everything ({interval})"
+        claim = f"Stopping early: {score} at {100 * self.queries:.0f} % of the queries"
+        if self.high <= 1.0 + LEAST_GAIN:
+            return f"{claim}, on pictures that taught nothing about it."
+        return f"{claim}; that it stays within {1 + LEAST_GAIN:g} is not certain with so few labelled pictures."

@@ -6,36 +6,59 @@ import csv
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
+from typing import Annotated, TypeVar
+
+from pydantic import Field, TypeAdapter
 
 from looktwice import files
-from looktwice.decisions.verdict import Verdict
-from looktwice.decisions.verdict_files import COLUMNS, record
+from looktwice.decisions.verdict import AnyVerdict, TagVerdict, Verdict
+from looktwice.decisions.verdict_files import COLUMNS_OF, record
 from looktwice.errors import DataError
 from looktwice.files import ENDINGS
 
+V = TypeVar("V", Verdict, TagVerdict, AnyVerdict)
+_VERDICT: TypeAdapter[AnyVerdict] = TypeAdapter(Annotated[AnyVerdict, Field(discriminator="kind")])
+_KNOWN = {**COLUMNS_OF["label"], **COLUMNS_OF["tags"]}
 VERDICTS = "verdicts.jsonl"
 """The file of verdicts in the review folder of a service."""
+READ_BYTES = 50_000_000
+"""The largest file of verdicts that is read to find out whether they selected other pictures."""
 KINDS = {b"\xff\xd8": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"GIF8": ".gif", b"BM": ".bmp"}
 """Magic bytes of image files; others are HEIC or TIFF."""
 
 
-def read(path: Path) -> list[Verdict]:
+def read_any(path: Path) -> list[AnyVerdict]:
     """The verdicts in a file of `score` or in the review folder of a service, without unscored pictures."""
     place = path / VERDICTS if path.is_dir() else path
     try:
-        rows = (row for row in _rows(place) if row["label"])
-        return [Verdict.model_validate({name: cell for name, cell in row.items() if cell is not None}) for row in rows]
+        rows = (row for row in _rows(place) if row["kind"])
+        return [
+            _VERDICT.validate_python({name: cell for name, cell in row.items() if cell is not None}) for row in rows
+        ]
     except OSError as error:
-        raise DataError(f"{str(place)!r} cannot be read ({error.strerror}); give a file that `score` wrote") from None
+        raise DataError(
+            f"{str(place)!r} cannot be read ({error.strerror}); give a file that `score` wrote", code="file-unreadable"
+        ) from None
     except (ValueError, KeyError, TypeError, csv.Error) as error:
         why = " ".join(str(error).split())[:100]
-        raise DataError(f"{str(place)!r} holds no verdicts ({why}); give a file that `score` wrote") from None
+        raise DataError(
+            f"{str(place)!r} holds no verdicts ({why}); give a file that `score` wrote", code="file-malformed"
+        ) from None
 
 
-def doubtful(found: Iterable[Verdict], costs: Mapping[str, float]) -> list[Verdict]:
+def read(path: Path) -> list[Verdict]:
+    """The same where all verdicts are of one label; an error where they are of tags."""
+    found = read_any(path)
+    labels = [verdict for verdict in found if isinstance(verdict, Verdict)]
+    if len(labels) < len(found):
+        raise DataError(f"{str(path)!r} holds verdicts on tags; this is for those of one label", code="option-conflict")
+    return labels
+
+
+def doubtful(found: Iterable[V], costs: Mapping[str, float]) -> list[V]:
     """The verdicts to review, the highest expected cost first; without costs, the least confident.
 
     If any verdict has a decision, only those that are for review or held; otherwise all.
@@ -46,16 +69,42 @@ def doubtful(found: Iterable[Verdict], costs: Mapping[str, float]) -> list[Verdi
     return sorted(wanted, key=lambda verdict: (-expected_cost(verdict, costs), verdict.name))
 
 
-def returned_labels(verdict: Verdict) -> tuple[str, ...]:
-    """The labels of the verdict, the classifier and the views, each once."""
+def selected_by(out: Path, profile: str, digests: Collection[str]) -> Path | None:
+    """The verdicts of another profile, beside `out`, that left over just these pictures; None where there are none.
+
+    A guarantee holds for pictures like the labelled ones. Those that another profile left over are the doubtful ones
+    among them.
+    """
+    for path in sorted(out.absolute().parent.glob("*")):
+        if path.suffix not in ENDINGS or path.name == out.name or path.stat().st_size > READ_BYTES:
+            continue
+        try:
+            others = [verdict for verdict in read_any(path) if verdict.profile not in ("", profile)]
+        except DataError:
+            continue
+        left, accepted = ({v.digest for v in others if v.decision == kind} for kind in ("review", "accept"))
+        if accepted and accepted.isdisjoint(digests) and 2 * len(left.intersection(digests)) > len(digests):
+            return path
+    return None
+
+
+def returned_labels(verdict: AnyVerdict) -> tuple[str, ...]:
+    """The labels of the verdict, the classifier and the views, each once; of tags, all, the most probable first."""
+    if isinstance(verdict, TagVerdict):
+        return tuple(tag.name for tag in verdict.tags)
     return tuple(dict.fromkeys((verdict.label, *(asked.label for asked in verdict.asked if asked.label))))
 
 
-def expected_cost(verdict: Verdict, costs: Mapping[str, float]) -> float:
+def expected_cost(verdict: AnyVerdict, costs: Mapping[str, float]) -> float:
     """The expected cost of leaving the verdict as it is; `costs` has the cost of missing each label, by default 1.
+
+    Of tags, those are added up that are for review.
 
     If the verdict is wrong, the truth is assumed to be another returned label, in proportion to its votes.
     """
+    if isinstance(verdict, TagVerdict):
+        unsure = [tag for tag in verdict.tags if tag.decision == "review"]
+        return sum(min(tag.probability, 1.0 - tag.probability) * costs.get(tag.name, 1.0) for tag in unsure)
     others = Counter(asked.label for asked in verdict.asked if asked.label and asked.label != verdict.label)
     total = sum(count * costs.get(label, 1.0) for label, count in others.items())
     return (1.0 - verdict.confidence) * (total / others.total() if others else 1.0)
@@ -73,11 +122,13 @@ def _rows(path: Path) -> Iterator[Mapping[str, object]]:
         _, pq = files.arrow()
         yield from pq.read_table(path).to_pylist()
     else:
-        raise DataError(f"{str(path)!r} must end in {', '.join(ENDINGS)}, as `score` writes verdicts")
+        raise DataError(
+            f"{str(path)!r} must end in {', '.join(ENDINGS)}, as `score` writes verdicts", code="file-ending"
+        )
 
 
 def _parsed(name: str, cell: str) -> object:
-    kind = COLUMNS.get(name)
+    kind = _KNOWN.get(name)
     if not cell or kind is None:
         return None
     if kind == "text":
@@ -94,15 +145,15 @@ class ReviewFolder:
         self._folder, self._verdicts = folder, folder / VERDICTS
         self._pictures, self._size = pictures, size
         self._lock, self._hold = Lock(), files.FileLock(self._verdicts)
-        self._names = {verdict.name for verdict in read(folder)} if self._verdicts.exists() else set[str]()
+        self._names = {verdict.name for verdict in read_any(folder)} if self._verdicts.exists() else set[str]()
         self._held = sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
 
-    def add(self, verdict: Verdict, data: bytes) -> bool:
+    def add(self, verdict: AnyVerdict, data: bytes) -> bool:
         """Store a picture and its verdict; False if it is there already or does not fit."""
         ending = next((ending for start, ending in KINDS.items() if data.startswith(start)), None)
         ending = ending or (".heic" if data[4:8] == b"ftyp" else ".tif")
         name = f"{verdict.digest}{ending}"
-        line = (json.dumps({**record(verdict), "name": name}) + "\n").encode()
+        line = (json.dumps({**record(verdict, verdict.kind), "name": name}) + "\n").encode()
         with self._lock:
             full = len(self._names) >= self._pictures or self._held + len(data) + len(line) > self._size
             if full or name in self._names:

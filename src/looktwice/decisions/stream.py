@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from functools import partial
+from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from looktwice.decisions.policy import Policy
+from looktwice.decisions.policy import PicturePolicy
 from looktwice.decisions.profile import HeldOut
-from looktwice.decisions.verdict import Verdict
+from looktwice.decisions.verdict import PictureVerdict, Verdict
+from looktwice.engine.ledger.ledger import Ledger
+from looktwice.engine.ledger.schema import Alarm
+from looktwice.engine.ledger.transaction import Transaction
 from looktwice.monitoring.drift import Drift
 
 BINS = 5
 """The number of groups of labelled pictures by confidence, equally large, by which live answers are weighted."""
 LEAST_IN_BIN = 20
 Z = 1.96
-TOGETHER, EVERY = 100, 1.0
+TOGETHER, EVERY = 10, 1.0
 """A monitor runs its tests after this many verdicts or seconds: a run takes about 2 ms for one verdict or for many."""
-MOMENTS = 2000
-"""Timestamps that a monitor keeps, to tell when a change began."""
+RECENT = 10_000
+"""Verdicts that a monitor remembers, to name those since a change began."""
+USUAL, USUAL_TIMES = 200, 3
+"""An alarm ends after this many usual pictures in a row, and this many times as many as it took to be raised."""
+ODD = math.log(10.0)
+"""The evidence from which on pictures after an alarm are not usual: a chance of 1 in 10 if nothing has changed."""
+V = TypeVar("V", bound=PictureVerdict)
 LOG = logging.getLogger("looktwice.monitoring")
 
 
@@ -34,10 +45,11 @@ class Observation(NamedTuple):
     confidence: float
 
     @classmethod
-    def at(cls, verdict: Verdict, policy: Policy) -> Self:
-        """The part of a verdict that is kept."""
-        agreement = policy.agreement_bin(verdict.base, [label for _, label in verdict.votes])
-        return cls(agreement, policy.familiarity_kind(verdict.pixels), round(verdict.confidence, 6))
+    def at(cls, verdict: PictureVerdict, policy: PicturePolicy) -> Self:
+        """The part of a verdict that is kept; tags have no confidence in common."""
+        agreement = policy.agreement_bin(verdict.asked[0].label or "", [label for _, label in verdict.votes])
+        confidence = verdict.confidence if isinstance(verdict, Verdict) else 1.0
+        return cls(agreement, policy.familiarity_kind(verdict.pixels), round(confidence, 6))
 
 
 @dataclass(frozen=True)
@@ -74,7 +86,7 @@ class Stream:
     """The variance of how many are right, if each is right with its confidence."""
 
     @classmethod
-    def of(cls, policy: Policy) -> Self:
+    def of(cls, policy: PicturePolicy) -> Self:
         """Before the first picture."""
         return cls(policy.held_out, policy.drift(), policy.shift())
 
@@ -87,6 +99,11 @@ class Stream:
     def alarm(self) -> bool:
         """Whether the pictures, or the answers about them, have changed."""
         return any(test is not None and test.alarm for test in (self.drift, self.shift))
+
+    @property
+    def evidence(self) -> float:
+        """The log wealth of the surer of the two tests at its highest."""
+        return max((test.peak for test in (self.drift, self.shift) if test is not None), default=0.0)
 
     @property
     def since(self) -> int | None:
@@ -163,50 +180,105 @@ class Stream:
         return np.quantile(sure, np.arange(1, BINS) / BINS).tolist() if len(sure) else [0.5] * (BINS - 1)
 
 
+@dataclass(slots=True)
+class Recent:
+    """A verdict of a stream, as far as it matters once the pictures turn out to have changed."""
+
+    name: str
+    digest: str | None
+    familiarity: float
+    at: float
+    """When it was made, in seconds since 1970."""
+    accepted: bool = False
+    """Whether it was handed over as one to accept."""
+
+
 class Monitor:
-    """Compares live verdicts with the labelled pictures as they come, and logs each alarm when it begins."""
+    """Compares live verdicts with the labelled pictures as they come; while there is an alarm, it holds them.
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy, self._stream = policy, Stream.of(policy)
+    An alarm is raised where a test of the stream says so. It ends when as many pictures in a row are usual as are
+    needed to notice a change like this one, or where somebody ends it by hand. All processes that ask with one profile
+    and ledger share it: the ledger has the alarm, and is read whenever the tests run.
+    """
+
+    def __init__(self, policy: PicturePolicy, profile: str, holds: bool = True) -> None:
+        self._policy, self._profile, self._holds = policy, profile, holds
+        self._stream = self._since_alarm = Stream.of(policy)
+        self.alarm: Alarm | None = None
         self._pending: list[Observation] = []
-        self._ran = 0.0
-        self._moments: dict[int, float] = {}
-        """When each of these numbers of pictures had been seen, until an alarm."""
+        self._recent: deque[Recent] = deque(maxlen=RECENT)
+        """The last verdicts, those of which tests are pending included."""
+        self._ran, self._running = 0.0, False
 
-    def observe(self, verdict: Verdict) -> Verdict:
-        """Take a verdict into account; it comes back held if there is an alarm."""
-        self._pending.append(Observation.at(verdict, self._policy))
+    async def observe(self, verdict: V, ledger: Ledger | None = None, *, compare: bool = True) -> V:
+        """A verdict, held if there is an alarm; `compare` says whether it is a fair sample of the stream."""
+        familiarity = 1.0 if verdict.familiarity is None else verdict.familiarity
+        recent = Recent(verdict.name, verdict.digest, familiarity, time.time())
+        if compare:
+            self._pending.append(Observation.at(verdict, self._policy))
+            self._recent.append(recent)
         if len(self._pending) >= TOGETHER or time.monotonic() - self._ran >= EVERY:
+            await self.catch_up(ledger)
+        if self.alarm and self._holds:
+            return verdict.model_copy(update={"held": str(self.alarm)})
+        recent.accepted = verdict.decision == "accept"
+        return verdict
+
+    async def catch_up(self, ledger: Ledger | None = None) -> None:
+        """Run the tests on verdicts that they have not seen, and share an alarm that begins or ends."""
+        if self._running:
+            return
+        self._running, self._ran = True, time.monotonic()
+        try:
+            if ledger:
+                self._adopt(ledger.alarm(self._profile))
+            before = self.alarm
             self._run()
-        return verdict.model_copy(update={"held": True}) if self._stream.alarm else verdict
+            if ledger and self.alarm != before:
+                change = self.alarm
+                if change and before:
+                    change = change._replace(pictures=change.pictures - before.pictures)
+                await ledger.change(partial(Transaction.set_alarm, profile=self._profile, alarm=change))
+        finally:
+            self._running = False
 
     @property
     def stream(self) -> Stream:
-        """The result after all verdicts so far."""
-        if self._pending:
-            self._run()
+        """What the tests have seen, since the start or since the last alarm ended."""
         return self._stream
 
-    @property
-    def since(self) -> float | None:
-        """When the pictures began to differ from the profile's, in seconds since 1970; None without an alarm."""
-        since = self.stream.since
-        return None if since is None else max(moment for seen, moment in self._moments.items() if seen <= since)
+    def _adopt(self, stored: Alarm | None) -> None:
+        """Take over an alarm that was raised elsewhere or before, or that was ended elsewhere."""
+        if (stored is None) != (self.alarm is None):
+            self._since_alarm = Stream.of(self._policy)
+            self._stream = self._stream if stored else self._since_alarm
+        self.alarm = stored
+
+    def changed(self) -> list[Recent]:
+        """The verdicts since the change began, as far as they are known here; none without an alarm."""
+        since = self._stream.since if self.alarm else None
+        return [] if since is None else list(self._recent)[self._place(since) :]
+
+    def _place(self, seen: int) -> int:
+        """Where among the recent verdicts the one is that came after so many."""
+        return max(0, len(self._recent) - len(self._pending) - (self._stream.seen - seen))
 
     def _run(self) -> None:
-        before, self._ran = self._stream, time.monotonic()
-        if before.since is None:
-            self._moments[before.seen] = time.time()
-            if len(self._moments) > MOMENTS:
-                self._moments = dict(list(self._moments.items())[::2])
-        self._stream, self._pending = before.update(self._pending), []
-        for name, was, test in (
-            ("drift: the votes", before.drift, self._stream.drift),
-            ("shift: the pictures themselves", before.shift, self._stream.shift),
-        ):
-            if was and test and test.alarm and not was.alarm:
-                LOG.warning(
-                    "%s no longer look like those that the profile was fitted on, since about picture %s of %s; "
-                    "label some new pictures and fit again",
-                    *(name, test.since, self._stream.seen),
-                )
+        observations, self._pending = self._pending, []
+        if not observations:
+            return
+        self._stream = self._stream.update(observations)
+        if self.alarm:
+            self.alarm = self.alarm._replace(pictures=self.alarm.pictures + len(observations))
+            self._since_alarm = self._since_alarm.update(observations)
+            if self._since_alarm.evidence >= ODD:
+                self._since_alarm = Stream.of(self._policy)
+            elif self._since_alarm.seen >= self.alarm.needed:
+                self._stream, self.alarm = self._since_alarm, None
+                LOG.warning("the pictures are usual again; verdicts are no longer held")
+        elif (since := self._stream.since) is not None:
+            delay = self._stream.seen - since
+            began = self._recent[self._place(since)].at
+            self.alarm = Alarm(began, delay, max(USUAL, USUAL_TIMES * delay))
+            self._since_alarm = Stream.of(self._policy)
+            LOG.warning("%s (%s); label some of these and fit --add them", " ".join(self._stream.lines()), self.alarm)

@@ -1,4 +1,4 @@
-"""What is carried over to a closed classifier: the paper's F_n of an open model, or the jury of another classifier."""
+"""Transfer to a black-box classifier: the paper's F_n of an open model, or the jury of another classifier."""
 
 from __future__ import annotations
 
@@ -70,12 +70,15 @@ def jury_of(teacher: Profile) -> Jury:
     prior = teacher.restored_calibrator()
     if not isinstance(prior, Jury):
         family = teacher.calibrator["family"]
-        raise DataError(f"the profile to borrow from holds a {family}, and only a jury can be borrowed; fit it as one")
+        raise DataError(
+            f"the profile to borrow from holds a {family}, and only a jury can be borrowed; fit it as one",
+            code="profile-incomplete",
+        )
     return prior
 
 
 def taught(teacher: Profile, collected: Collected, description: str) -> Profile:
-    """What labelled pictures teach a jury that begins with another's weights, judged by 5-fold cross-validation."""
+    """A jury fitted with another's weights as the prior, evaluated by 5-fold cross-validation."""
     prior = jury_of(teacher)
     profile = fitting.learn(collected, Pupil(prior), description)
     return profile.model_copy(update={"calibrator": dump(fit_towards(prior, collected.labelled()))})

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, SkipValidation, computed_field
 
 from looktwice.calibration.crossfit import Evidence
-from looktwice.engine.outcome import Cause, Unscored
+from looktwice.calibration.risk import Basis
+from looktwice.classifiers.base import AnswerKind
+from looktwice.engine.query import Cause, Unscored
 from looktwice.errors import ViewError
 from looktwice.plots import notebook
 from looktwice.views import parse
@@ -23,10 +25,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Decision = Literal["accept", "review"]
+Stopped = Literal["sure", "not worth it", "exhausted", "budget"]
+"""Why no more was asked: the answer is sure, more would cost more than it is worth, everything was asked, or the
+budget did not cover it."""
+SURE = 0.9
+"""The confidence from which on a verdict stopped because it is sure."""
 AGAIN = "again"
 """The view that shows the picture as it is."""
 MOST_LABELS = 3
 """Other labels that a sentence names."""
+MOST_TAGS = 5
+"""Unsure tags that a sentence names."""
 
 _Bounds = Field(ge=0, le=1)
 Share = Annotated[float, _Bounds, PlainSerializer(lambda share: round(share, 6), return_type=Annotated[float, _Bounds])]
@@ -42,13 +51,19 @@ class Asked:
 
     __pydantic_config__: ClassVar[ConfigDict] = _DESCRIBED
     classifier: str
-    """The fingerprint of the classifier that was asked."""
+    """The classifier that was asked: its fingerprint, or its name where there are several."""
     view: SkipValidation[str]
     """What was shown: `again` is the picture as it is; in a burst, the name of another photo."""
     label: str | None
     """None where the view was not asked, or no label could be read."""
     score: float | None = None
     """The classifier's own score of its answer, as it came; None where it gives none."""
+    price: float = 0.0
+    """What the answer cost when it was bought."""
+    confidence_before: Share | None = None
+    """The confidence that was not enough, where this is the first query to another classifier."""
+    missing: str | None = None
+    """Why it has no label, where it was asked and has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +75,18 @@ class LabelProbability:
 
 
 class PictureVerdict(BaseModel):
-    """What every verdict says of a picture, whatever was asked about it."""
+    """The fields that verdicts of every kind share."""
 
     model_config = _DESCRIBED
 
+    kind: AnswerKind
+    """Whether it is about one `label` or about `tags`."""
     name: SkipValidation[str]
     """As the file system has it, which need not be Unicode."""
     digest: str = ""
     """Of the pixels that it is about; empty where they are those of several photos."""
+    profile: str = ""
+    """The first digits of the digest of the profile that judged it."""
     asked: tuple[Asked, ...]
     """Every query about it: the picture itself, then the views."""
     familiarity: Share | None = None
@@ -78,16 +97,35 @@ class PictureVerdict(BaseModel):
     decision: Decision | None = None
     """What to do with the answer, where a guarantee was asked for or the picture is unfamiliar. It depends on the
     picture and the profile alone."""
-    held: bool = False
-    """Whether it must not be accepted, whatever the decision, because the pictures have changed since the fit."""
+    basis: Basis | None = None
+    """What the decision rests on: a guarantee, or an estimate; None where none was asked for."""
+    held: str | None = None
+    """Why it must not be accepted, whatever the decision: the pictures have changed. None where it may be."""
+    stopped: Stopped | None = None
+    """Why no more was asked; None where everything always is."""
     pixels: float | None = Field(default=None, exclude=True)
     """What the pixels alone tell of the familiarity: a p-value, by which a shift of many pictures is seen."""
+
+    @property
+    def votes(self) -> tuple[tuple[str, str | None], ...]:
+        """Each view and its label."""
+        first = self.asked[0].classifier
+        return tuple(
+            (asked.view if asked.classifier == first else f"{asked.classifier}@{asked.view}", asked.label)
+            for asked in self.asked[1:]
+        )
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def queries(self) -> int:
         """How many queries were answered, the ledger's answers included."""
         return sum(asked.label is not None for asked in self.asked)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def price(self) -> float:
+        """The price of its answers, as it was paid."""
+        return round(sum(asked.price for asked in self.asked), 9)
 
     def to_dict(self) -> dict[str, object]:
         """The verdict as JSON has it."""
@@ -99,8 +137,9 @@ class PictureVerdict(BaseModel):
 
 
 class Verdict(PictureVerdict):
-    """What to think of one picture that has one label."""
+    """The verdict on a picture with one label."""
 
+    kind: Literal["label"] = "label"
     label: str
     confidence: Share
     """The probability that the label is right."""
@@ -118,15 +157,10 @@ class Verdict(PictureVerdict):
         summary = f"{self.name}: {self.label}, {percent(self.confidence)}"
         return f"{summary}, {self.decision}" if self.decision else summary
 
-    @property
-    def votes(self) -> tuple[tuple[str, str | None], ...]:
-        """Each view and its label."""
-        return tuple((asked.view, asked.label) for asked in self.asked[1:])
-
     @computed_field  # type: ignore[prop-decorator]
     @property
     def base(self) -> str:
-        """What the classifier said about the picture itself."""
+        """The answer about the unchanged picture."""
         return self.asked[0].label or ""
 
     @computed_field  # type: ignore[prop-decorator]
@@ -146,14 +180,105 @@ class Verdict(PictureVerdict):
     def sentence(self) -> str:
         """Why, in words that a person understands."""
         score = self.score if self.evidence == "scores" else None
-        return sentence(self.label, self.base, self.confidence, self.votes, score, self.unfamiliar_because is None)
+        familiar = self.unfamiliar_because is None
+        said = sentence(self.label, self.base, self.confidence, self.votes, score, familiar)
+        return " ".join([said, *self._others_asked()])
+
+    def _others_asked(self) -> list[str]:
+        """Why each further classifier was asked, or has no answer."""
+        reasons = []
+        for place, query in enumerate(self.asked):
+            if query.confidence_before is not None:
+                before = dict.fromkeys(each.classifier for each in self.asked[:place] if each.label is not None)
+                unsure = f"{' and '.join(before)} {'was' if len(before) == 1 else 'were'} unsure"
+                reasons.append(f"{query.classifier} was asked because {unsure}, {percent(query.confidence_before)}.")
+        missing = [f"{query.classifier} gave no label: {query.missing}." for query in self.asked if query.missing]
+        return [*reasons, *missing]
 
     def _repr_html_(self) -> str:
         title = f"{self.name}: {self.label}, {percent(self.confidence)}. {self.sentence}"
         return notebook.table(title, ["view", "label"], self.votes)
 
 
-def is_unfamiliar(verdict: Verdict | Unscored) -> bool:
+TagDecision = Literal["yes", "no", "review"]
+
+
+@dataclass(frozen=True, slots=True)
+class TagProbability:
+    """A tag that may be true of a picture."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _DESCRIBED
+    name: str
+    probability: Share
+    """That it is true."""
+    low: Share
+    high: Share
+    """The 95 % interval of the probability that very many labelled pictures would give."""
+    decision: TagDecision
+    """By the guarantee that was asked for; without one, what is at least 90 % probable."""
+
+
+class TagVerdict(PictureVerdict):
+    """What to think of one picture of which several tags may be true."""
+
+    kind: Literal["tags"] = "tags"
+    tags: tuple[TagProbability, ...]
+    """Every tag of the profile, the most probable first."""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.sentence}"
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def yes(self) -> tuple[str, ...]:
+        """The tags that are true of it."""
+        return self._decided("yes")
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def no(self) -> tuple[str, ...]:
+        """The tags that are not."""
+        return self._decided("no")
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def review(self) -> tuple[str, ...]:
+        """The tags that a person has to decide."""
+        return self._decided("review")
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def sentence(self) -> str:
+        """Which tags are sure, which are not, and how many are not there, in words."""
+        shares = {tag.name: percent(tag.probability) for tag in self.tags}
+        sure, unsure = ([f"{name} {shares[name]}" for name in names] for names in (self.yes, self.review))
+        parts = [f"sure: {', '.join(sure)}"] if sure else []
+        parts += [f"unsure: {some(unsure)}"] if unsure else []
+        parts += [f"none of the {'other ' * bool(parts)}{len(self.no)} tags"] if self.no else []
+        if self.unfamiliar_because:
+            parts.append("how far that can be trusted is not known, the picture is unlike the labelled ones")
+        text = "; ".join(parts)
+        return f"{text[0].upper()}{text[1:]}."
+
+    def _decided(self, decision: TagDecision) -> tuple[str, ...]:
+        return tuple(tag.name for tag in self.tags if tag.decision == decision)
+
+    def _repr_html_(self) -> str:
+        rows = [(tag.name, percent(tag.probability), tag.decision) for tag in self.tags]
+        return notebook.table(str(self), ["tag", "probability", "decision"], rows)
+
+
+AnyVerdict = Verdict | TagVerdict
+"""A verdict of either kind; `kind` tells which."""
+
+
+def some(words: Sequence[str]) -> str:
+    """The first of several words, and how many more there are."""
+    rest = len(words) - MOST_TAGS
+    return ", ".join(words[:MOST_TAGS]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def is_unfamiliar(verdict: PictureVerdict | Unscored) -> bool:
     """Whether the picture is not like the labelled ones, be it scored all the same or not."""
     if isinstance(verdict, Unscored):
         return verdict.cause is Cause.UNFAMILIAR
@@ -223,7 +348,7 @@ def alternatives(labels: Sequence[str | None]) -> str:
 
 @lru_cache(maxsize=1024)
 def adjective(view: str) -> str:
-    """What a view looks like, or nothing where it is no view.
+    """The adjective of a view; empty if the text is not a view.
 
     >>> adjective("mirror+turn:10"), adjective("shift:0,-0.1"), adjective("photo.jpg")
     ('mirrored and left-turned', 'raised', '')
@@ -249,5 +374,8 @@ def _dissent(label: str, answered: Sequence[tuple[str, str]]) -> list[str]:
 def _who(views: Sequence[str]) -> str:
     if len(views) > 1:
         return f"{len(views)} say"
+    classifier, at, view = views[0].partition("@")
+    if at:
+        return f"{classifier} says" if view == AGAIN else f"{classifier} ({adjective(view)}) says"
     word = adjective(views[0])
     return f"the {word} one says" if word else f"{views[0]} says"

@@ -20,14 +20,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from looktwice import files
-from looktwice.decisions.verdict import Verdict
-from looktwice.engine.outcome import Cause, Unscored
+from looktwice.classifiers.base import AnswerKind
+from looktwice.decisions.verdict import AnyVerdict, PictureVerdict, TagVerdict, Verdict
+from looktwice.engine.query import Cause, Unscored
 from looktwice.errors import DataError, LookTwiceError
 from looktwice.images.collection import Picture, Stamp
 from looktwice.images.image import Image, WorkingSize
 
 JsonSchema = dict[str, Any]
-FIRST = ("name", "label", "confidence", "low", "high", "decision", "held")
+FIRST = ("name", "label", "confidence", "low", "high", "yes", "review", "decision", "held")
 """The first columns of a table."""
 KINDS: dict[str, files.Kind] = {"string": "text", "number": "number", "integer": "whole", "boolean": "flag"}
 
@@ -45,14 +46,19 @@ def _columns(schema: JsonSchema, definitions: JsonSchema) -> files.Columns:
     return {name: kind(value) for name, value in schema["properties"].items()}
 
 
-_SCHEMA = Verdict.model_json_schema(mode="serialization")
-_FIELDS = _columns(_SCHEMA, _SCHEMA["$defs"])
-COLUMNS: files.Columns = {name: _FIELDS[name] for name in (*FIRST, *_FIELDS)} | {"cause": "text", "message": "text"}
-"""A column for each field of a verdict, and two for why a picture has none."""
+def _of_kind(verdict: type[PictureVerdict]) -> files.Columns:
+    schema = verdict.model_json_schema(mode="serialization")
+    fields = _columns(schema, schema["$defs"])
+    first = [name for name in FIRST if name in fields]
+    return {name: fields[name] for name in (*first, *fields)} | dict.fromkeys(("cause", "message", "code"), "text")
+
+
+COLUMNS = _of_kind(Verdict)
+"""A column for each field of a verdict, and three for why a picture has none."""
+COLUMNS_OF: dict[AnswerKind, files.Columns] = {"label": COLUMNS, "tags": _of_kind(TagVerdict)}
+"""The same by the kind of a verdict."""
 BEGINNING = b"looktwice score "
 """How a part file begins; the line goes on with what it has verdicts of."""
-PART = (*COLUMNS, "stamp")
-"""The columns of a line of the part file: also the stamp of the picture's file."""
 SETTLED = 1.0
 """Seconds by which a file must be older than its stamp if that is to be trusted: clocks of files are coarse."""
 NOWHERE = -1
@@ -83,6 +89,7 @@ class ScoreFile:
         header: dict[str, object],
         pictures: Sequence[Picture],
         *,
+        kind: AnswerKind = "label",
         verify: bool = False,
         size: WorkingSize | None = None,
     ) -> None:
@@ -90,7 +97,7 @@ class ScoreFile:
 
         `size` is the working size at which they are asked about.
         """
-        self._out = out
+        self._out, self._kind = out, kind
         self._hold = files.FileLock(out)
         self._part = out.with_name(out.name + ".part")
         self._header = BEGINNING + json.dumps(header, sort_keys=True).encode() + b"\n"
@@ -118,13 +125,13 @@ class ScoreFile:
         """The pictures to ask about, whose stamps are kept until their verdicts are there."""
         return (replace(picture, source=_Watched(picture, self._stamps)) for picture in pictures)
 
-    def add(self, verdict: Verdict) -> None:
+    def add(self, verdict: AnyVerdict) -> None:
         """Append a verdict."""
         # Verdicts come in the order of the pictures, so that the next place is nearly always the right one.
         ahead = chain(range(self._next, len(self._pictures)), range(self._next))
         place = next(place for place in ahead if self._pictures[place].name == verdict.name)
         stamp = self._stamps.pop(verdict.name, None)
-        line = json.dumps({**record(verdict), "stamp": stamp}) + "\n"
+        line = json.dumps({**record(verdict, self._kind), "stamp": stamp}) + "\n"
         with self._writing():
             start = self._file.tell()
             self._file.write(line.encode())
@@ -139,7 +146,7 @@ class ScoreFile:
                 self._file.flush()
             with files.atomic(self._out) as part:
                 rows = (list(record.values()) for record in self._records(unscored))
-                files.write_table(part, self._out.suffix, COLUMNS, rows)
+                files.write_table(part, self._out.suffix, COLUMNS_OF[self._kind], rows)
             if not self.missing():
                 self._part.unlink()
         finally:
@@ -159,7 +166,7 @@ class ScoreFile:
         except OSError as error:
             self.close()
             what = f"{str(self._out)!r} cannot be written ({error.strerror})"
-            raise DataError(f"{what}; free some space and run the same command again") from None
+            raise DataError(f"{what}; free some space and run the same command again", code="file-unwritable") from None
 
     def _open(self) -> IO[bytes]:
         try:
@@ -186,7 +193,7 @@ class ScoreFile:
             if not line.endswith(b"\n"):
                 file.truncate(start)
                 break
-            found = _record(line)
+            found = self._record(line)
             if (place := places.get(str(found.get("name")))) is not None:
                 same = self._same(self._pictures[place], found)
                 self._starts[place] = start if same else NOWHERE
@@ -209,23 +216,22 @@ class ScoreFile:
             for picture, start in zip(self._pictures, self._starts, strict=True):
                 if start == NOWHERE:
                     missed = Unscored(picture.name, Cause.STOPPED, "the run ended before this picture was reached")
-                    yield record(unscored.get(picture.name, missed))
+                    yield record(unscored.get(picture.name, missed), self._kind)
                 else:
                     file.seek(start)
                     line = json.loads(file.readline())
-                    yield {column: line[column] for column in COLUMNS}
+                    yield {column: line[column] for column in COLUMNS_OF[self._kind]}
+
+    def _record(self, line: bytes) -> dict[str, object]:
+        """The record of a line; empty if `add` did not write it."""
+        try:
+            found = json.loads(line)
+            return found if isinstance(found, dict) and tuple(found) == (*COLUMNS_OF[self._kind], "stamp") else {}
+        except (ValueError, RecursionError):
+            return {}
 
 
-def _record(line: bytes) -> dict[str, object]:
-    """The record of a line; empty if `add` did not write it."""
-    try:
-        found = json.loads(line)
-        return found if isinstance(found, dict) and tuple(found) == PART else {}
-    except (ValueError, RecursionError):
-        return {}
-
-
-def record(verdict: Verdict | Unscored) -> dict[str, object]:
-    """The columns of a verdict, or of a picture that has none."""
+def record(verdict: AnyVerdict | Unscored, kind: AnswerKind = "label") -> dict[str, object]:
+    """The columns of a verdict of this kind, or of a picture that has none."""
     fields = asdict(verdict) if isinstance(verdict, Unscored) else verdict.to_dict()
-    return dict.fromkeys(COLUMNS) | fields
+    return dict.fromkeys(COLUMNS_OF[kind]) | fields

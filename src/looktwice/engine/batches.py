@@ -26,8 +26,7 @@ from looktwice.engine.budget import MICRO
 from looktwice.engine.ledger.claims import Claim, InBatch, OpenBatch, OverBudget, Settled, Wait
 from looktwice.engine.ledger.schema import Outcome
 from looktwice.engine.limits import Polling
-from looktwice.engine.outcome import Cause, Failure
-from looktwice.engine.query import Query
+from looktwice.engine.query import Cause, Failure, Query
 from looktwice.engine.runner import Runner
 from looktwice.errors import ClassifierError, LedgerError, TransientError
 from looktwice.phrasing import Phrasing
@@ -47,9 +46,12 @@ class Batches:
 
     def __init__(self, runner: Runner, polling: Polling) -> None:
         if not isinstance(runner.classifier, ChatClassifier):
-            raise ClassifierError("only chat models can be asked in batches; leave --batch out")
+            raise ClassifierError("only chat models can be asked in batches; leave --batch out", code="option-conflict")
         if runner.ledger is None or not runner.ledger.database.lasting:
-            raise LedgerError("batches need a ledger on disk or in PostgreSQL, which outlives the run; name one")
+            raise LedgerError(
+                "batches need a ledger on disk or in PostgreSQL, which outlives the run; name one",
+                code="ledger-required",
+            )
         self._classifier, self._ledger = runner.classifier, runner.ledger
         self._runner = runner
         self._polling = polling
@@ -118,7 +120,7 @@ class Batches:
         by_key = dict(zip(queries, granted, strict=True))
         for key, found in by_key.items():
             if isinstance(found, OverBudget):
-                why = account.budget.exhausted(found.spend, reserves[key])
+                why = found.budget.exhausted(found.spend, reserves[key])
                 self.failures[key] = Failure(Cause.BUDGET, why)
         claimed = tuple(key for key, found in by_key.items() if isinstance(found, Claim))
         if claimed:
@@ -200,7 +202,7 @@ class Batches:
         return None
 
     async def _find(self, sought: Sought) -> str | None:
-        """What the vendor calls a batch; a TransientError if the run is stopped before that is known.
+        """The vendor's id of a batch; a TransientError if the run is stopped before it is known.
 
         A vendor that shows what is in a batch only at its end makes us wait for those of others, for up to a day.
         """
@@ -257,7 +259,7 @@ class Batches:
         await self._settle(batch.id, part)
 
     def _settled(self, key: bytes, line: Line, phrasing: Phrasing) -> Settled:
-        """What a result means for the ledger."""
+        """The settlement of a batch's result in the ledger."""
         if line.fate is not Fate.ANSWERED:
             self._note_failure(key, line.fate, line.body)
             return Settled(key, Outcome.UNSENT)

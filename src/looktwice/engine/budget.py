@@ -1,4 +1,4 @@
-"""What may be spent on a classifier, and what has been: queries and money, in total and by the UTC day.
+"""Prices, budgets and spend: in queries and money, in total and by the UTC day.
 
 Money is counted in picos, millionths of a millionth of the currency, so that bills by the token are exact.
 """
@@ -6,18 +6,23 @@ Money is counted in picos, millionths of a millionth of the currency, so that bi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from decimal import Decimal
+from functools import lru_cache
+from operator import add
 from sys import maxsize
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from looktwice.classifiers.base import Tokens
+from looktwice.classifiers.base import Answer, Metered, Tokens
+from looktwice.classifiers.prices import Tariff, tokens_of
+from looktwice.classifiers.registry import Amount
 from looktwice.errors import BudgetError
+from looktwice.phrasing import AS_DESCRIBED, Phrasing
 
 MICRO = 1_000_000
 """Picos in a millionth of the currency."""
 
-Money = str | int | float | Decimal
+Money = Amount
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,9 @@ class Spend:
         """The money in millionths, rounded up."""
         return -(-self.picos // MICRO)
 
+    def __add__(self, other: Spend) -> Spend:
+        return Spend(*map(add, astuple(self), astuple(other)))
+
     def plus(self, queries: int, picos: int, today: bool) -> Spend:
         """The same after a change, which counts today or on an earlier day."""
         of_today = (queries, picos) if today else (0, 0)
@@ -44,9 +52,9 @@ class Spend:
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits on the spend for one classifier, in total and in one UTC day; None is no limit.
+    """Limits on the spend for one classifier or several together, in total and in one UTC day; None is no limit.
 
-    The scope is the ledger: all that it ever spent on the classifier counts, whoever asked.
+    All that the ledger ever spent on them counts, whoever asked.
     """
 
     queries: int | None = None
@@ -55,6 +63,14 @@ class Budget:
     micros_per_day: int | None = None
     stated: tuple[str, str] = ("", "")
     """The limits of queries and money as the user wrote them, where that differs from the total."""
+    group: tuple[str, ...] = ()
+    """The fingerprints of the classifiers whose spend is summed; that of the query alone where there are none."""
+    scope: str = ""
+    """What a budget of so many more is for, so that the same command continues it; empty where it is a total."""
+
+    def is_limited(self) -> bool:
+        """Whether there is any limit."""
+        return (self.queries, self.micros, self.queries_per_day, self.micros_per_day) != (None, None, None, None)
 
     def covers(self, spend: Spend, picos: int) -> bool:
         """Whether one more query at this price is within every limit."""
@@ -109,7 +125,7 @@ def _as_stated(text: str) -> str:
 
 
 class Bill(NamedTuple):
-    """What a reply costs by the tokens in it."""
+    """The price of a reply by its tokens."""
 
     tokens: Tokens
     picos: int
@@ -120,9 +136,13 @@ def micros(money: Money) -> int:
     try:
         value = Decimal(str(money)) * 1_000_000
     except ArithmeticError:  # no number, or one beyond all bounds
-        raise BudgetError(f"{money!r} is not an amount of money; write for example 0.0015") from None
+        raise BudgetError(
+            f"{money!r} is not an amount of money; write for example 0.0015", code="budget-invalid"
+        ) from None
     if not value.is_finite() or value < 0 or value != int(value):
-        raise BudgetError(f"{str(money)!r} is not an amount of money in whole millionths, 0 or more")
+        raise BudgetError(
+            f"{str(money)!r} is not an amount of money in whole millionths, 0 or more", code="budget-invalid"
+        )
     return int(value)
 
 
@@ -135,8 +155,66 @@ def total(limit: Money | None, read: Callable[[str], int], spent: int, option: s
         amount = read(text.removeprefix("+"))
     except ValueError:
         raise BudgetError(
-            f"a {option} of {text!r} is not a number; write 500 for a total, or +500 for that many more"
+            f"a {option} of {text!r} is not a number; write 500 for a total, or +500 for that many more",
+            code="budget-invalid",
         ) from None
     if amount < 0:
-        raise BudgetError(f"a {option} of {text!r} is negative")
+        raise BudgetError(f"a {option} of {text!r} is negative", code="budget-invalid")
     return amount + (spent if text.startswith("+") else 0)
+
+
+TYPICAL_SIZE = (3024, 4032)
+"""Height and width of a phone's photo, whose price is assumed for queries about pictures of unknown size."""
+
+
+class Quote(NamedTuple):
+    """The price of a query in millionths of the currency: expected, and at most."""
+
+    expected: int
+    most: int
+    tokens: Tokens = Tokens()
+    """The expected tokens."""
+
+
+class Meter(Protocol):
+    """Prices queries."""
+
+    def quote(self, height: int, width: int, phrasing: Phrasing = AS_DESCRIBED) -> Quote:
+        """The price of a query about a picture of this size, in this wording."""
+
+    def bill(self, answer: Answer) -> Bill | None:
+        """The bill of an answer; None where it costs the quoted maximum."""
+
+
+@dataclass(frozen=True)
+class FlatMeter:
+    """Every query has the same price."""
+
+    price_micros: int
+
+    def quote(self, height: int, width: int, phrasing: Phrasing = AS_DESCRIBED) -> Quote:
+        return Quote(self.price_micros, self.price_micros)
+
+    def bill(self, answer: Answer) -> Bill | None:
+        return None
+
+
+class TokenMeter:
+    """Queries are billed by the tokens of request and reply; in a batch at its lower price."""
+
+    def __init__(self, classifier: Metered, tariff: Tariff, batched: bool = False) -> None:
+        self._classifier, self._tariff, self._batched = classifier, tariff, batched
+        self._quoted = lru_cache(maxsize=256)(self._weighed)
+
+    def quote(self, height: int, width: int, phrasing: Phrasing = AS_DESCRIBED) -> Quote:
+        return self._quoted(height, width, replace(phrasing, order=None))  # which has no price
+
+    def bill(self, answer: Answer) -> Bill | None:
+        tokens = tokens_of(dict(answer.usage))
+        return tokens and Bill(tokens, self._tariff.picos(tokens, self._batched))
+
+    def _weighed(self, height: int, width: int, phrasing: Phrasing) -> Quote:
+        weight = self._classifier.weigh(height, width, phrasing)
+        tokens = self._tariff.expected(weight)
+        expected, most = (self._tariff.picos(each, self._batched) for each in (tokens, self._tariff.most(weight)))
+        return Quote(round(expected / MICRO), -(-most // MICRO), tokens)

@@ -10,20 +10,22 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.classifiers.base import Answer, size_in_bytes
+from looktwice.classifiers.base import Answer, AnswerKind, size_in_bytes, tags
 from looktwice.classifiers.prices import tokens_of
-from looktwice.engine.engine import QueryEngine
+from looktwice.engine.channel import Channel
 from looktwice.engine.ledger.schema import Entry, place
-from looktwice.engine.outcome import Failure, Unscored
-from looktwice.engine.query import Query, again
+from looktwice.engine.query import Failure, Unscored
+from looktwice.files import join_tags
 from looktwice.images.image import Image
 
 TIMES = 3
+NAMED = 3
+"""Labels of a list that are named."""
 
 
 @dataclass(frozen=True)
 class Checkup:
-    """The answers of a classifier to one picture asked several times, and its terms."""
+    """The answers of a classifier to one picture asked several times, and its limits."""
 
     fingerprint: str
     labels: tuple[str | None, ...]
@@ -48,6 +50,10 @@ class Checkup:
     """The expected tokens of a question and its answer, where it is billed by the token."""
     billed: tuple[tuple[int, int], ...] = ()
     """The tokens of each, by the classifier's own count."""
+    kind: AnswerKind = "label"
+    """What its answers say; of tags, `labels` has all tags of an answer as one text."""
+    listed: tuple[str, ...] = ()
+    """The first labels of the first answer, where it lists several that may all be true."""
 
     def steady(self) -> bool:
         """Whether all answers are the same label."""
@@ -64,34 +70,50 @@ def test_card() -> NDArray[np.uint8]:
     return card
 
 
-async def examine(engine: QueryEngine, image: Image) -> Checkup:
+async def examine(channel: Channel, image: Image) -> Checkup:
     """Ask about one picture three times, which is billed; a ClassifierError says what is wrong."""
-    classifier, terms = engine.classifier, engine.terms
+    classifier, limits = channel.classifier, channel.settings.limits
     prepared = await asyncio.to_thread(classifier.prepare, image.pixels)
-    quote = engine.quote(image)
+    quote = channel.quote(image)
     entry = Entry(place(image.digest), image.digest, "again", 0, 0)
     timed: list[tuple[Answer, float]] = []
     for _ in range(TIMES):
         started = time.perf_counter()
-        answer = await engine.probe(Query(again(entry), prepared=prepared, quote=quote, retried=False))
+        answer = await channel.probe(image, entry, retried=False)
         if isinstance(answer, Failure):
-            raise answer.error or engine.runner.fatal or Unscored("check", answer.cause, answer.message).error()
+            raise answer.error or channel.runner.fatal or Unscored("check", answer.cause, answer.message).error()
         timed.append((answer, time.perf_counter() - started))
-    answers = [(engine.names.label(answer.label), seconds) for answer, seconds in timed]
+    answers = [(_label(channel, answer), seconds) for answer, seconds in timed]
     return Checkup(
         classifier.fingerprint,
-        tuple(label or None for label, _ in answers),
+        tuple(label for label, _ in answers),
         median(seconds for _, seconds in answers),
         quote.expected,
-        terms.batch,
-        terms.concurrency,
-        terms.per_second,
+        limits.batch,
+        limits.concurrency,
+        limits.per_second,
         len(classifier.labels) if classifier.labels else None,
-        str(terms.working_size),
+        str(limits.working_size),
         image.pixels.shape[1],
         image.pixels.shape[0],
         size_in_bytes(prepared),
         tuple((answer.score, len(answer.options)) for answer, _ in timed),
         quote.tokens[:2],
         tuple(tokens[:2] for answer, _ in timed if (tokens := tokens_of(dict(answer.usage)))),
+        channel.kind,
+        tuple(channel.names.label(word) for word, _ in timed[0][0].options[:NAMED]) if _are_tags(timed[0][0]) else (),
     )
+
+
+def _label(channel: Channel, answer: Answer) -> str | None:
+    """The label of an answer, or its tags as one text, perhaps empty; None where there is none."""
+    if channel.kind == "tags":
+        return join_tags(tag for tag, _ in tags(channel.names, answer))
+    return channel.names.label(answer.label) or None
+
+
+def _are_tags(answer: Answer) -> bool:
+    """Whether several labels of an answer may be true: it lists several, and their scores exceed one whole."""
+    known = [score for _, score in answer.options if score is not None]
+    whole = 100.0 if max(known, default=0.0) > 1 else 1.0
+    return len(answer.options) > 1 and (len(known) < len(answer.options) or sum(known) > 1.05 * whole)

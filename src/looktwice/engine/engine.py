@@ -17,33 +17,29 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from looktwice.calibration.votes import Row
-from looktwice.classifiers.base import Answer, AnyClassifier, Naming, Terms
+from looktwice.classifiers.base import AnyClassifier, Limits, Naming
 from looktwice.engine.budget import Spend
-from looktwice.engine.canaries import Canaries, Canary
+from looktwice.engine.channel import Canaries, Channel
 from looktwice.engine.estimate import Estimate, estimate
 from looktwice.engine.ledger.ledger import Ledger
 from looktwice.engine.ledger.places import close_ledger
-from looktwice.engine.limits import Polling
-from looktwice.engine.meter import Meter, Quote
-from looktwice.engine.outcome import Cause, Failure, Progress, Unscored
+from looktwice.engine.picture import OpenPicture, Run, Spent, open_picture
 from looktwice.engine.query import (
     NO_SCREEN,
     AnswerEvent,
+    Bought,
+    Cause,
+    Failure,
     OnAnswer,
-    Opener,
-    OpenPicture,
+    Progress,
     Query,
     Rounds,
     Screen,
-    again,
-    check_words,
-    label_of,
+    Unscored,
 )
 from looktwice.engine.runner import Runner, Settings
-from looktwice.errors import ClassifierError
+from looktwice.errors import LookTwiceError
 from looktwice.images.collection import Picture
-from looktwice.images.image import Image
-from looktwice.phrasing import AS_DESCRIBED, Phrasing
 from looktwice.views import Panel
 
 if TYPE_CHECKING:
@@ -65,93 +61,125 @@ NOT_IN_A_BATCH = Failure(Cause.STOPPED, "the query has no answer in a batch yet;
 
 
 class QueryEngine:
-    """Asks one classifier about pictures; several runs may share it."""
+    """Asks one or several classifiers about pictures; several runs may share it."""
 
-    def __init__(
-        self,
-        classifier: AnyClassifier,
-        ledger: Ledger | None,
-        settings: Settings,
-        meter: Meter | None = None,
-        polling: Polling | None = None,
-    ) -> None:
-        """Without a ledger the classifier is free: nothing is claimed or kept. With `polling` it asks in batches."""
-        self.classifier, self.settings = classifier, settings
-        self.runner = Runner(classifier, ledger, settings, meter)
+    def __init__(self, channels: Sequence[Channel]) -> None:
+        """The first of them is the one that the base query and views without an @ are for."""
+        self.channels = {channel.name: channel for channel in channels}
+        if len(self.channels) < len(channels) or not channels:
+            names = ", ".join(channel.name for channel in channels)
+            raise LookTwiceError(
+                f"each classifier needs a name of its own, not {names or 'none at all'}", code="option-conflict"
+            )
+        self.first = channels[0]
+        self.ledger: Ledger | None = next((each.runner.ledger for each in channels if each.runner.ledger), None)
         self.on_answer: OnAnswer | None = None
         """Called with every answer of a run that names no function of its own."""
-        self.canaries = Canaries(settings.canaries if ledger and not polling else 0)
-        self._opener = Opener(classifier, settings.terms, settings.seed, settings.scores)
-        self._batches = _batches(self.runner, polling) if polling else None
-        self._led: list[QueryEngine] = []
+        self._pictures = Progress()
+        """How many pictures came back; what was asked about them is counted by each classifier's runner."""
         self._runs = 0
         self._stop_requested = False
         """Whether `stop` was called and `resume` was not."""
-        self._opened_at = ledger.now() if ledger else 0.0
-        self._checking = asyncio.Lock()
         self._memory = Memory(HELD_BYTES)
         self._together = 1
         """Pictures that are asked about in one go; several small ones where that is free."""
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="pictures")
 
     @property
-    def terms(self) -> Terms:
-        return self.settings.terms
+    def classifier(self) -> AnyClassifier:
+        """The first classifier; so are its limits, settings, names, canaries and runner."""
+        return self.first.classifier
+
+    @property
+    def limits(self) -> Limits:
+        return self.first.settings.limits
+
+    @property
+    def settings(self) -> Settings:
+        return self.first.settings
 
     @property
     def names(self) -> Naming:
-        """What the words in the classifier's answers mean."""
-        return self._opener.names
+        """The meaning of the labels in the classifier's answers."""
+        return self.first.names
+
+    @property
+    def canaries(self) -> Canaries:
+        return self.first.canaries
+
+    @property
+    def runner(self) -> Runner:
+        return self.first.runner
 
     @property
     def progress(self) -> Progress:
-        return self.runner.progress
+        """The progress of all classifiers together; that of each is its runner's."""
+        return sum((each.runner.progress for each in self._all()), self._pictures)
 
     @property
     def stopped(self) -> bool:
         """Whether it was stopped."""
-        return self.runner.stopped
+        return all(each.runner.stopped for each in self._all())
 
     @property
     def in_flight(self) -> int:
         """Calls in flight, or queries in batches."""
-        return self._batches.in_flight if self._batches else self.runner.calls.busy
+        return sum(each.in_flight for each in self._all())
+
+    def _all(self) -> Iterable[Channel]:
+        return self.channels.values()
 
     def stop(self, message: str = "the run was stopped") -> None:
         """Send nothing more until `resume`; what is in flight is waited for, and the pictures left are not scored."""
         self._stop_requested = True
-        self.runner.stop(Failure(Cause.STOPPED, message))
-        for other in self._led:
-            other.stop(message)
-
-    def lead(self, other: QueryEngine) -> None:
-        """Have another engine, which asks in the place of this one, stop with it and count into its progress."""
-        other.runner.progress = self.runner.progress
-        self._led.append(other)
+        for channel in self._all():
+            channel.runner.stop(Failure(Cause.STOPPED, message))
 
     def resume(self) -> None:
         """Send again, now that what stopped it has passed."""
         self._stop_requested = False
-        self.runner.resume()
+        for channel in self._all():
+            channel.runner.resume()
 
     async def close(self) -> None:
-        """Send nothing more, keep what is in flight, and close the ledger and the classifier."""
+        """Send nothing more, keep what is in flight, and close the ledger and the classifiers."""
         try:
             if not self._stop_requested:
-                await self.runner.release_budget()
+                for channel in self._all():
+                    await channel.runner.release_budgets()
             self.stop("the model was closed")
-            await self.runner.finish()
-            if self._batches:
-                await self._batches.close()
-            await self.classifier.close()
+            for channel in self._all():
+                await channel.runner.finish()
+                if channel.batches:
+                    await channel.batches.close()
+                await channel.classifier.close()
         finally:
             self._workers.shutdown(wait=False)
-            if self.runner.ledger:
-                await asyncio.to_thread(close_ledger, self.runner.ledger)
+            if self.ledger:
+                await asyncio.to_thread(close_ledger, self.ledger)
 
     def spend(self) -> Spend:
-        """What the ledger has spent on the classifier so far."""
-        return self.runner.ledger.spend(self.classifier.fingerprint) if self.runner.ledger else Spend()
+        """The spend on the classifiers so far, from the ledger."""
+        prints = dict.fromkeys(each.classifier.fingerprint for each in self._all())
+        return self.ledger.spend(*prints) if self.ledger else Spend()
+
+    def remaining(self) -> int | None:
+        """How many more queries the budgets cover, at most; None if nothing limits them."""
+        counts = [each.runner.remaining() for each in self._all()]
+        return None if None in counts else max(count for count in counts if count is not None)
+
+    def money_left(self) -> int | None:
+        """How much more money the budgets have, in millionths, at most; None if nothing limits it."""
+        amounts = [each.runner.money_left() for each in self._all()]
+        return None if None in amounts else max(amount for amount in amounts if amount is not None)
+
+    def unavailable(self) -> str | None:
+        """Why no classifier would be sent a query now, for people; None if one would be."""
+        reasons = {each.name: each.runner.unavailable() for each in self._all()}
+        if None in reasons.values():
+            return None
+        first, *others = reasons.values()
+        return "; ".join(f"{name}: {reason}" for name, reason in reasons.items()) if others else first
 
     # Votes -----------------------------------------------------------------------------------------------------------
 
@@ -179,27 +207,23 @@ class QueryEngine:
     ) -> AsyncGenerator[list[Row | Unscored]]:
         """The answers about each picture, in the pictures' order, as many at a time as are there; all are committed.
 
-        If it is stopped, or the budget is spent, the pictures that are left come back as not scored; an iterator,
-        which may be endless, is read no further. An exception of `on_answer` ends the run.
+        A classifier that fails for good, or whose budget is spent, is asked no more, and the others go on. Once none
+        is left, or it is stopped, the pictures that are left come back as not scored; an iterator, which may be
+        endless, is read no further. An exception of `on_answer` ends the run.
         """
-        check_words(self.classifier, panel)
-        work = partial(self._ask_group, panel=panel, screen=screen, on_answer=on_answer or self.on_answer)
-        asked_first = 1 + (rounds.first if rounds else len(panel))
-        tasks: deque[asyncio.Task[list[Row | Unscored]]] = deque()
-        ended: Unscored | Failure | None = None
+        run = Run.of(self.channels, panel, rounds, screen, on_answer or self.on_answer)
+        tasks: deque[asyncio.Task[tuple[list[Row | Unscored], Spent]]] = deque()
+        ended: Failure | None = None
         started = taken = 0
         self._runs += 1
         try:
-            await self.runner.hold_budget()
-            if self._batches:
-                pictures, rounds = await self._fetch(self._batches, pictures, panel, rounds, screen)
-            source = _Source(pictures)
+            source = _Source(await self._begin(run, pictures))
             while True:
-                ahead = taken + self._ahead(taken, asked_first)
-                while not (ended := ended or self.runner.halt) and started < ahead:
+                ahead = taken + self._ahead(taken, run)
+                while not (ended := ended or run.ended()) and started < ahead:
                     if not (group := source.take(min(ahead - started, self._together))):
                         break
-                    tasks.append(asyncio.create_task(work(group, rounds=rounds)))
+                    tasks.append(asyncio.create_task(self._ask_group(group, run)))
                     started += len(group)
                 awaited: list[asyncio.Future[Any]] = [*islice(tasks, 1), *source.pending(bool(ended))]
                 if not awaited:
@@ -207,227 +231,187 @@ class QueryEngine:
                 await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
                 rows: list[Row | Unscored] = []
                 while tasks and tasks[0].done() and len(rows) < MOST_TOGETHER:
-                    rows += tasks.popleft().result()
-                unscored = [row for row in rows if isinstance(row, Unscored)]
-                if unscored and self.runner.fatal:
-                    raise self.runner.fatal
-                ended = ended or next((row for row in unscored if row.cause is Cause.BUDGET), None)
-                self._count(rows)
-                yield rows
+                    more, spent = tasks.popleft().result()
+                    rows += more
+                    run.spent |= spent
+                if any(isinstance(row, Unscored) for row in rows) and (fatal := run.fatal()):
+                    raise fatal
+                if rows:
+                    self._count(rows)
+                    yield rows
                 taken += len(rows)
-            left = list[Row | Unscored](source.rest(ended) if ended else ())
-            self._count(left)
-            yield left
+            if ended and (left := list[Row | Unscored](source.rest(ended))):
+                self._count(left)
+                yield left
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._runs -= 1
             if not self._runs and not self._stop_requested:
-                self.runner.resume()  # what ended these runs does not concern the next one
+                self.resume()  # what ended these runs does not concern the next one
 
-    def _ahead(self, taken: int, asked_first: int) -> int:
+    def _ahead(self, taken: int, run: Run) -> int:
         """Pictures that may be in progress: the first, and beyond it a number of queries that grows with the rows."""
-        beyond = self.terms.concurrency * self.terms.batch * 4 ** min(taken, 8)
-        return 1 + min(beyond, MOST_AHEAD) // asked_first
+        limits = [channel.settings.limits for channel in run.channels]
+        beyond = max(each.concurrency * each.batch for each in limits) * 4 ** min(taken, 8)
+        return 1 + min(beyond, MOST_AHEAD) // run.asked_first
 
     def _count(self, rows: Sequence[Row | Unscored]) -> None:
-        self.progress.pictures += len(rows)
-        self.progress.unscored += sum(isinstance(row, Unscored) for row in rows)
+        self._pictures.pictures += len(rows)
+        self._pictures.unscored += sum(isinstance(row, Unscored) for row in rows)
 
-    async def labels(self, pictures: Sequence[Picture]) -> list[str]:
+    async def labels(self, pictures: Sequence[Picture], classifier: str = "") -> list[str]:
         """The labels of a few pictures, each in one query, before a run is begun; those that fail are left out."""
-        rows = await self._ask_group(pictures, Panel(()), None, NO_SCREEN, None)
-        if self.runner.fatal:
-            raise self.runner.fatal
-        return [row.base for row in rows if isinstance(row, Row)]
+        run = Run.of(self.channels, Panel((), classifier), None, NO_SCREEN, None)
+        rows, _ = await self._ask_group(pictures, run)
+        if fatal := run.fatal():
+            raise fatal
+        return [row.base for row in rows if isinstance(row, Row) and row.base is not None]
 
-    async def _ask_group(
-        self,
-        pictures: Sequence[Picture],
-        panel: Panel,
-        rounds: Rounds | None,
-        screen: Screen,
-        on_answer: OnAnswer | None,
-    ) -> list[Row | Unscored]:
-        """Ask about one picture, or several where that is free, round by round, until each has enough answers."""
+    async def _ask_group(self, pictures: Sequence[Picture], run: Run) -> tuple[list[Row | Unscored], Spent]:
+        """Ask about one picture, or several where that is free, round by round, until each has enough answers.
+
+        Beside the rows: whose budget did not cover a query.
+        """
         async with self._memory.opening(len(pictures)):
             await self._memory.has_room.wait()
-            if halt := self.runner.halt:
-                return [Unscored(picture.name, halt.cause, halt.message) for picture in pictures]
-            opened = await self._in_thread(lambda: [self._opened(each, panel, rounds, screen) for each in pictures])
+            if halt := run.halted():  # a spent budget does not keep stored answers from being read
+                return [Unscored(picture.name, halt.cause, halt.message, halt.code) for picture in pictures], {}
+            opened = await self._in_thread(lambda: [self._opened(each, run) for each in pictures])
             asking = [each for each in opened if isinstance(each, OpenPicture)]
-            size = sum(each.image.pixels.nbytes * (1 + len(each.queries)) for each in asking)
+            size = sum(each.image.pixels.nbytes * (1 + len(run.slots)) for each in asking)
             self._memory.take(size)
-        if self.runner.ledger is None:
+        if all(channel.runner.ledger is None for channel in run.channels):
             self._together = max(1, min(MOST_OPENED, OPENED_BYTES * len(asking) // max(1, size)))
         try:
-            queries = [query for each in asking for query in each.queries[: each.asked]]
+            queries = [query for each in asking for query in each.queries]
             for each in asking:
-                self._keep_canary(each)
+                each.keep_canaries()
             while queries:
-                await self._answers(queries, on_answer)
-                queries = await self._next_round(asking, rounds) if rounds else []
-            return [each if isinstance(each, Unscored) else each.row() for each in opened]
+                await self._answers(queries, run)
+                queries = await self._next_round(asking, run.rounds) if run.rounds else []
+            spent = {name: failure for each in asking for name, failure in each.spent().items()}
+            return [each if isinstance(each, Unscored) else each.row() for each in opened], spent
         finally:
             self._memory.take(-size)
 
+    def _opened(self, picture: Picture, run: Run, prepares: bool = True) -> OpenPicture | Unscored:
+        """A picture with its first queries."""
+        opened = open_picture(picture, run)
+        if isinstance(opened, OpenPicture):
+            opened.add(run.asked_first, prepares)
+        return opened
+
     async def _next_round(self, asking: Sequence[OpenPicture], rounds: Rounds) -> list[Query]:
         """The queries that the rounds say, prepared."""
-        following = [(each, queries) for each in asking if (queries := each.next_queries(rounds))]
-
-        def prepare() -> None:
-            for each, queries in following:
-                self._prepare(each, queries)
-
-        if following and not self._batches:
-            await self._in_thread(prepare)
-        return [query for _, queries in following for query in queries]
+        return await self._in_thread(lambda: [query for each in asking for query in each.next_queries(rounds)])
 
     def _in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._workers, work)
 
-    def _opened(
-        self, picture: Picture, panel: Panel, rounds: Rounds | None, screen: Screen, prepares: bool = True
-    ) -> OpenPicture | Unscored:
-        """A picture with its first queries, prepared as far as the ledger does not have their answers."""
-        opened = self._opener.open(picture, panel, screen)
-        if isinstance(opened, Unscored):
-            return opened
-        stored = self.runner.ledger.find([query.entry.key for query in opened.queries]) if self.runner.ledger else {}
-        for query in opened.queries:
-            if answer := stored.get(query.entry.key):
-                query.answer, query.stored_at = self.runner.read_stored(query, answer), answer.at
-        first = opened.next_queries(rounds)
-        if prepares and not self._batches:
-            self._prepare(opened, first)
-        return opened
+    async def _answers(self, queries: Sequence[Query], run: Run) -> None:
+        """Have these queries answered: by the ledger, or by their classifiers."""
 
-    def _prepare(self, opened: OpenPicture, queries: Sequence[Query]) -> None:
-        self._opener.prepare(opened.image, [each for each in queries if each.answer is None], self.runner.meter.quote)
-
-    async def _answers(self, queries: Sequence[Query], on_answer: OnAnswer | None) -> None:
-        """Have these queries answered: by the ledger, or by the classifier."""
-
-        def report(*answered: Query) -> None:
-            for query in answered if on_answer else ():
-                label = label_of(self.names, query.answer)
-                on_answer(AnswerEvent(query.name, query.place, query.entry.view, label))  # type: ignore[misc]
+        def report(answered: Sequence[Query]) -> None:
+            if run.on_answer:
+                for query in answered:
+                    event = AnswerEvent(query.name, query.place, query.source, query.label, query.channel.name)
+                    run.on_answer(event)
 
         known = [query for query in queries if query.answer is not None]
-        self.progress.hits += len(known)
-        report(*known)
-        missing = [query for query in queries if query.answer is None]
-        if not missing:
-            return
-        if self._batches:
-            for query in missing:
-                query.answer = self._batches.failures.get(query.entry.key) or self.runner.halt or NOT_IN_A_BATCH
-            return
-        if self.runner.ledger is None:
-            await self.runner.ask_free(missing)
-            report(*missing)
-            return
-        await self._check_canaries()
-        tasks = {self.runner.start(query): query for query in missing}
+        for query in known:
+            query.channel.runner.progress.hits += query.stored_at is not None
+        report(known)
+        missing: dict[Channel, list[Query]] = {}
+        for query in queries:
+            if query.answer is None:
+                missing.setdefault(query.channel, []).append(query)
+        free = [channel for channel in missing if channel.runner.ledger is None]
+        tasks: dict[asyncio.Task[Bought | Failure], Query] = {}
+        for channel, part in missing.items():
+            if channel.batches:
+                failures = channel.batches.failures
+                for query in part:
+                    query.answer = failures.get(query.entry.key) or run.closed(channel) or NOT_IN_A_BATCH
+            elif channel not in free:
+                await channel.check_canaries()
+                tasks |= {channel.runner.start(query): query for query in part}
         pending = set(tasks)
         try:
+            for channel in free:
+                await channel.runner.ask_free(missing[channel])
+            report([query for part in missing.values() for query in part if query.answer is not None])
             while pending:
-                wanted = asyncio.FIRST_COMPLETED if on_answer else asyncio.ALL_COMPLETED
+                wanted = asyncio.FIRST_COMPLETED if run.on_answer else asyncio.ALL_COMPLETED
                 done, pending = await asyncio.wait(pending, return_when=wanted)
                 for task in done:
-                    query = tasks[task]
-                    query.answer, query.prepared = task.result(), None
-                    report(query)
+                    tasks[task].take(task.result())
+                    report([tasks[task]])
         finally:
             for task in pending:
-                self.runner.leave(tasks[task])
+                tasks[task].channel.runner.leave(tasks[task])
 
-    # Canaries, checks and prices -------------------------------------------------------------------------------------
-
-    def _keep_canary(self, opened: OpenPicture) -> None:
-        """Keep a few pictures with answers of earlier runs as canaries."""
-        base = opened.queries[0]
-        label = label_of(self.names, base.answer) if (base.stored_at or self._opened_at) < self._opened_at else None
-        if label and self.canaries.wants():
-            self.canaries.keep(Canary(base.entry, opened.image, label))
-
-    async def _check_canaries(self) -> None:
-        async with self._checking:
-            if self.canaries.kept and self.canaries.due(self.progress.sent):
-                try:
-                    await self.canaries.check(self._ask_again, self.progress.sent)
-                except ClassifierError as error:
-                    self.runner.end(error)
-
-    async def _ask_again(self, canary: Canary) -> str | None:
-        """One more answer to a query that has one; None where there is none."""
-        prepared = await asyncio.to_thread(self.classifier.prepare, canary.image.pixels)
-        answer = await self.probe(Query(again(canary.entry), prepared=prepared, quote=self.quote(canary.image)))
-        return self.names.label(answer.label) if isinstance(answer, Answer) else None
-
-    async def probe(self, query: Query) -> Answer | Failure:
-        """The answer to a query that no picture waits for."""
-        return await self.runner.start(query)
-
-    def quote(self, image: Image, phrasing: Phrasing = AS_DESCRIBED) -> Quote:
-        """The price of a query about this picture, in this wording."""
-        height, width, _ = image.pixels.shape
-        return self.runner.meter.quote(height, width, phrasing)
-
-    async def price(self, pictures: Sequence[Picture]) -> float:
-        """The mean cost of a query about these pictures, in millionths; unreadable ones are left out."""
-        opened = [await asyncio.to_thread(self._opener.open, picture, Panel(()), NO_SCREEN) for picture in pictures]
-        quotes = [self.quote(each.image).expected for each in opened if isinstance(each, OpenPicture)]
-        return sum(quotes) / max(1, len(quotes))
+    # Prices and batches ----------------------------------------------------------------------------------------------
 
     async def estimate(self, pictures: Iterable[Picture], panel: Panel, screen: Screen = NO_SCREEN) -> Estimate:
-        """What `ask` would send for these pictures, looked up in the ledger without asking."""
-        check_words(self.classifier, panel)
+        """The queries that `ask` would send for these pictures, from the ledger; nothing is sent."""
+        run = Run.of(self.channels, panel, None, screen, None)
         following = takewhile(lambda _: not self.stopped, pictures)
-        opened = (self._opened(each, panel, None, screen, prepares=False) for each in following)
-        return await asyncio.to_thread(estimate, self, opened, screen)
+        opened = (self._opened(each, run, prepares=False) for each in following)
+        return await asyncio.to_thread(estimate, run, opened, self.remaining())
 
-    # Batches -------------------------------------------------------------------------------------------------------
-
-    async def _fetch(
-        self, batches: Batches, source: Iterable[Picture], panel: Panel, rounds: Rounds | None, screen: Screen
-    ) -> tuple[Iterable[Picture], Rounds | None]:
-        """Have all queries answered in the ledger first, by the vendor's batches; views in at most two rounds."""
+    async def _begin(self, run: Run, source: Iterable[Picture]) -> Iterable[Picture]:
+        """Resolve the budgets; where classifiers are asked in batches, have those answered first, in the ledger."""
+        for channel in run.channels:
+            await channel.runner.hold_budgets()
+        batched = [(channel, channel.batches) for channel in run.channels if channel.batches]
+        if not batched:
+            return source
         pictures = source if isinstance(source, Sequence) else list(source)
-        rounds = rounds and Rounds(rounds.first, partial(_all_or_nothing, rounds.more, len(panel)))
-        for last in (False, True) if rounds else (True,):
-            await batches.fetch(partial(self._unanswered, batches, pictures, panel, rounds, screen, last))
-        if self.runner.fatal:
-            raise self.runner.fatal
-        self.progress.hits -= batches.answered  # which are about to be found there
-        batches.answered = 0
-        return pictures, rounds
+        if run.rounds:
+            more = partial(_all_or_nothing, run.rounds.more, len(run.slots))
+            run.rounds = Rounds(run.rounds.first, more)
+        for last in (False, True) if run.rounds else (True,):
+            fetching = [
+                each.fetch(partial(self._unanswered, each, name, pictures, run, last)) for name, each in batched
+            ]
+            for result in await asyncio.gather(*fetching, return_exceptions=True):
+                if isinstance(result, BaseException):
+                    raise result
+        if fatal := run.fatal():
+            raise fatal
+        for channel, batches in batched:
+            channel.runner.progress.hits -= batches.answered  # which are about to be found there
+            batches.answered = 0
+        return pictures
 
     async def _unanswered(
-        self,
-        batches: Batches,
-        pictures: Sequence[Picture],
-        panel: Panel,
-        rounds: Rounds | None,
-        screen: Screen,
-        last: bool,
+        self, batches: Batches, channel: Channel, pictures: Sequence[Picture], run: Run, last: bool
     ) -> AsyncIterator[list[Query]]:
         """The queries of the first or of all rounds that the ledger has no answer to, prepared, picture by picture."""
         seen: set[bytes] = set()
         for picture in pictures:
             if self.stopped:
                 return
-            opened = await asyncio.to_thread(self._opened, picture, panel, rounds, screen)
+            opened = await asyncio.to_thread(self._opened, picture, run)
             if isinstance(opened, Unscored):
                 continue
-            first = opened.queries[: opened.asked]
-            wanted = first if not (rounds and last) else opened.next_queries(rounds)
+            wanted = opened.queries
+            if run.rounds and last:
+                for query in opened.queries:
+                    query.answer = query.answer or NOT_IN_A_BATCH
+                wanted = await asyncio.to_thread(opened.next_queries, run.rounds)
             queries = [
-                each for each in wanted if each.answer is None and each.entry.key not in seen | batches.failures.keys()
+                each
+                for each in wanted
+                if each.channel is channel
+                and each.answer is None
+                and each.entry.key not in seen
+                and each.entry.key not in batches.failures
             ]
             seen.update(query.entry.key for query in queries)
-            await asyncio.to_thread(self._prepare, opened, queries)
+            await asyncio.to_thread(opened.prepare, queries)
             batches.failures |= {each.entry.key: each.answer for each in queries if isinstance(each.answer, Failure)}
             yield [query for query in queries if query.answer is None]
 
@@ -474,19 +458,13 @@ class _Source:
         return [picture]
 
     def pending(self, ended: bool) -> list[asyncio.Future[Picture | None]]:
-        """What to wait for where a picture is being read."""
+        """The task of a picture that is being read."""
         return [self._reading] if self._reading and not self._reading.done() and not ended else []
 
-    def rest(self, ended: Unscored | Failure) -> Iterator[Unscored]:
+    def rest(self, ended: Failure) -> Iterator[Unscored]:
         """The pictures that were not opened; an iterator is read no further."""
         for picture in self._pictures if self._listed else ():
-            yield Unscored(picture.name, ended.cause, ended.message)
-
-
-def _batches(runner: Runner, polling: Polling) -> Batches:
-    from looktwice.engine.batches import Batches  # which loads the connectors of chat models
-
-    return Batches(runner, polling)
+            yield Unscored(picture.name, ended.cause, ended.message, ended.code)
 
 
 def _all_or_nothing(more: Callable[[Row], int], views: int, row: Row) -> int:

@@ -1,21 +1,17 @@
-"""What a run would ask and cost, before anything is sent."""
+"""Estimates of a run's queries and cost, before anything is sent."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 from looktwice.classifiers.base import size_in_bytes
-from looktwice.engine.outcome import Cause, Unscored
-from looktwice.engine.query import OpenPicture, Screen
+from looktwice.engine.channel import Channel
+from looktwice.engine.picture import OpenPicture, Run
+from looktwice.engine.query import Cause, Unscored
 from looktwice.errors import ImageError
-from looktwice.phrasing import AS_DESCRIBED
-
-if TYPE_CHECKING:
-    from looktwice.engine.engine import QueryEngine
-    from looktwice.images.image import Image
+from looktwice.images.image import Image
 
 
 @dataclass(frozen=True)
@@ -48,6 +44,8 @@ class Estimate:
     """What they can cost at the most, which a budget must cover while they are in flight."""
     remaining: int | None = None
     """Queries that the budget still covers, at a typical price; None where nothing limits them."""
+    classifiers: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Questions, hits, queries, money and tokens of each classifier by its name, where there are several."""
 
     def __add__(self, other: Estimate) -> Estimate:
         """The estimate for the pictures of both, one after the other; the largest picture is the larger of the two."""
@@ -69,12 +67,17 @@ class Estimate:
             output_tokens=self.output_tokens + other.output_tokens,
             most_micros=self.most_micros + other.most_micros,
             remaining=self.remaining,
+            classifiers={
+                name: dict(Counter(self.classifiers.get(name, {})) + Counter(other.classifiers.get(name, {})))
+                for name in self.classifiers | other.classifiers
+            },
         )
 
 
-def estimate(engine: QueryEngine, opened: Iterable[OpenPicture | Unscored], screen: Screen) -> Estimate:
+def estimate(run: Run, opened: Iterable[OpenPicture | Unscored], remaining: int | None) -> Estimate:
     """The sum over pictures whose queries were looked up in the ledger."""
-    counts, seen = Counter[str](), set[str]()
+    counts, seen = Counter[str](), set[bytes]()
+    asked: dict[str, Counter[str]] = {channel.name: Counter() for channel in run.channels}
     largest: Image | None = None
     for picture in opened:
         counts["pictures"] += 1
@@ -82,34 +85,37 @@ def estimate(engine: QueryEngine, opened: Iterable[OpenPicture | Unscored], scre
             counts["unreadable"] += picture.cause is Cause.UNREADABLE
             counts["unfamiliar"] += picture.cause is Cause.UNFAMILIAR
             continue
-        counts["unfamiliar"] += screen.unfamiliar(picture.descriptor) is not None
+        counts["unfamiliar"] += run.screen.unfamiliar(picture.descriptor) is not None
         if largest is None or picture.image.pixels.size > largest.pixels.size:
             largest = picture.image
-        if picture.image.digest in seen:
-            continue
-        seen.add(picture.image.digest)
-        missing = [query for query in picture.queries if query.answer is None]
-        counts.update(questions=len(picture.queries), hits=len(picture.queries) - len(missing), queries=len(missing))
-        for query in missing:
-            quote = engine.quote(picture.image, query.question.phrasing if query.question else AS_DESCRIBED)
-            counts.update(micros=quote.expected, most_micros=quote.most)
-            counts.update(input_tokens=quote.tokens.input, output_tokens=quote.tokens.output)
-    rate = engine.terms.per_second
-    height, width = largest.pixels.shape[:2] if largest else (0, 0)
+        for query in picture.queries:
+            if query.entry.key in seen:
+                continue
+            seen.add(query.entry.key)
+            own = asked[query.channel.name]
+            own.update(questions=1, hits=query.answer is not None, queries=query.answer is None)
+            if query.answer is None and query.question:
+                image = picture.images[query.channel.settings.limits.working_size]
+                quote = query.channel.quote(image, query.question.phrasing)
+                own.update(micros=quote.expected, most_micros=quote.most)
+                own.update(input_tokens=quote.tokens.input, output_tokens=quote.tokens.output)
     names = ("pictures", "unreadable", "questions", "hits", "queries", "micros")
+    height, width = largest.pixels.shape[:2] if largest else (0, 0)
+    rates = [(channel.settings.limits.per_second, asked[channel.name]["queries"]) for channel in run.channels]
     return Estimate(
-        **{**dict.fromkeys(names, 0), **counts},
+        **{**dict.fromkeys(names, 0), **counts, **sum(asked.values(), Counter[str]())},
         width=width,
         height=height,
-        question_bytes=_bytes(engine, largest) if largest else None,
-        seconds=counts["queries"] / rate if rate else None,
-        remaining=engine.runner.remaining(),
+        question_bytes=_bytes(run.channels[0], largest) if largest else None,
+        seconds=max((queries / rate for rate, queries in rates if rate), default=None),
+        remaining=remaining,
+        classifiers={name: dict(own) for name, own in asked.items()} if len(asked) > 1 else {},
     )
 
 
-def _bytes(engine: QueryEngine, image: Image) -> int | None:
+def _bytes(channel: Channel, image: Image) -> int | None:
     """Of a query about this picture as it is sent; None where the classifier does not take it."""
     try:
-        return size_in_bytes(engine.classifier.prepare(image.pixels))
+        return size_in_bytes(channel.classifier.prepare(image.pixels))
     except ImageError:
         return None

@@ -262,7 +262,9 @@ class Calls:
         try:
             answers = await self._classifier.label([each for waiting in call for each in waiting.prepared])
             if len(answers) != sum(len(waiting.prepared) for waiting in call):
-                raise PermanentError(f"the classifier gave {len(answers)} answers to another number of queries")
+                raise PermanentError(
+                    f"the classifier gave {len(answers)} answers to another number of queries", code="reply-malformed"
+                )
         except BaseException as error:
             self._failed(error)
             for waiting in others:

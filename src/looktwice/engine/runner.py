@@ -14,15 +14,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from looktwice.classifiers.base import Answer, AnyClassifier, Rereadable, Terms, reading
-from looktwice.engine.budget import MICRO, Bill, Budget
+from looktwice.classifiers.base import Answer, AnyClassifier, Limits, Rereadable, reading
+from looktwice.engine.budget import MICRO, TYPICAL_SIZE, Bill, Budget, FlatMeter, Meter, Spend
 from looktwice.engine.ledger.claims import Account, Claim, InBatch, OverBudget, Settled, Stored, Wait
 from looktwice.engine.ledger.ledger import Ledger
 from looktwice.engine.ledger.schema import Entry, Outcome
+from looktwice.engine.ledger.transaction import Transaction
 from looktwice.engine.limits import Answered, Calls, Concurrency, Permits, RetryPolicy, Tries
-from looktwice.engine.meter import TYPICAL_SIZE, FlatMeter, Meter
-from looktwice.engine.outcome import Cause, Failure, Progress
-from looktwice.engine.query import Query, Scores
+from looktwice.engine.query import Bought, Cause, Failure, Progress, Query, Scores
 from looktwice.errors import ClassifierError, LedgerError, QuotaError, TransientError
 
 SOONEST, LATEST = 0.05, 1.0
@@ -44,18 +43,17 @@ FREE = Claim(Entry(b"", "", "", 0, 0), 0, 0, 0, 0.0)
 class Settings:
     """How one classifier is asked; of these only the seed and the working size change an answer."""
 
-    terms: Terms
+    limits: Limits
     seed: int = 0
     scores: Scores = "use"
     label_check: int = 0
     """Pictures whose labels are compared with their truths before the others are asked about."""
     canaries: int = 0
-    budget: Budget = field(default_factory=Budget)
+    budgets: tuple[Budget, ...] = ()
+    """Its own, and that of all classifiers of the model together."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     description: str = ""
     """The classifier as the ledger names it for people."""
-    scope: str = ""
-    """What a budget of so many more is for, so that the same command continues it; empty where it is a total."""
 
 
 class Runner:
@@ -66,12 +64,14 @@ class Runner:
     ) -> None:
         self.classifier, self.ledger, self.settings = classifier, ledger, settings
         self.reading = reading(classifier)
-        terms = settings.terms
-        self.meter = meter or FlatMeter(terms.price_micros)
-        self.typical = self.meter.quote(*terms.working_size.of(*TYPICAL_SIZE))
+        limits = settings.limits
+        self.meter = meter or FlatMeter(limits.price_micros)
+        self.typical = self.meter.quote(*limits.working_size.scaled(*TYPICAL_SIZE))
         """The price of a query about a picture of unknown size."""
         self.progress = Progress()
-        self.calls = Calls(classifier, Concurrency(terms.concurrency), terms.batch, settings.retry.longest_wait)
+        self._holds = False
+        """Whether budgets of so many more were resolved."""
+        self.calls = Calls(classifier, Concurrency(limits.concurrency), limits.batch, settings.retry.longest_wait)
         self.halt: Failure | None = None
         """Why nothing more is sent, once that is so."""
         self.fatal: Exception | None = None
@@ -79,10 +79,9 @@ class Runner:
         self._stopping = asyncio.Event()
         self._permits = Permits(self._most_claims)
         self._commit_seconds = 0.0
-        self._asking: dict[bytes, tuple[Query, asyncio.Task[Answer | Failure]]] = {}
+        self._asking: dict[bytes, tuple[Query, asyncio.Task[Bought | Failure]]] = {}
         self._available_at: datetime | None = None
         """When the classifier can be asked again, according to itself."""
-        self._held_scope = ""
         self._rounding = 0
         """By how much the bills of this run were rounded up, in picos."""
 
@@ -90,25 +89,27 @@ class Runner:
     def account(self) -> Account:
         """On whose behalf queries are claimed."""
         settings = self.settings
-        return Account(self.classifier.fingerprint, settings.budget, settings.terms.per_second, settings.description)
+        return Account(self.classifier.fingerprint, settings.budgets, settings.limits.per_second, settings.description)
 
-    async def hold_budget(self) -> None:
-        """Resolve a budget of so many more once for a command: one that was interrupted continues with the same."""
-        scope, self.settings = self.settings.scope, replace(self.settings, scope="")
-        if scope and self.ledger:
-            stated = self.settings.budget
-            budget = await self.ledger.change(lambda transaction: transaction.hold_budget(scope, stated))
-            self.settings = replace(self.settings, budget=budget)
-            self._held_scope = scope
+    async def hold_budgets(self) -> None:
+        """Resolve budgets of so many more once for a command: one that was interrupted continues with the same."""
+        stated = self.settings.budgets
+        if self.ledger and not self._holds and any(budget.scope for budget in stated):
+            held = await self.ledger.change(
+                lambda transaction: tuple(transaction.hold_budget(each) if each.scope else each for each in stated)
+            )
+            self.settings = replace(self.settings, budgets=held)
+            self._holds = True
 
-    async def release_budget(self) -> None:
-        """The command has come to its end; the next one resolves its budget anew."""
-        if self._held_scope and self.ledger:
-            await self.ledger.change(lambda transaction: transaction.forget_budget(self._held_scope))
+    async def release_budgets(self) -> None:
+        """The command has come to its end; the next one resolves its budgets anew."""
+        if self.ledger and self._holds:
+            for budget in self.settings.budgets:
+                await self.ledger.change(partial(Transaction.forget_budget, scope=budget.scope))
 
     # Asking ----------------------------------------------------------------------------------------------------------
 
-    def start(self, query: Query) -> asyncio.Task[Answer | Failure]:
+    def start(self, query: Query) -> asyncio.Task[Bought | Failure]:
         """The task that gets the answer to a query; an identical query that is being asked has the same.
 
         It goes on if whoever waits for it is cancelled: call `leave` then, so that it is not sent any more.
@@ -124,22 +125,26 @@ class Runner:
 
     async def ask_free(self, queries: Sequence[Query]) -> None:
         """Answer queries that cost nothing and are not kept, as many in a call as fit; those that fail are retried."""
-        size = self.settings.terms.batch
+        size = self.settings.limits.batch
         groups = [queries[start : start + size] for start in range(0, len(queries), size)]
         calls = [asyncio.create_task(self._call_free([query.prepared for query in group])) for group in groups]
         await asyncio.wait(calls)  # which goes on for others in the same call if this task is cancelled
         for group, call in zip(groups, calls, strict=True):
             answered = call.result()
-            if isinstance(answered, Exception) and not isinstance(answered, TransientError):
+            if isinstance(answered, Exception) and not isinstance(answered, ClassifierError):
                 raise answered
-            if isinstance(answered, Answered):
+            if isinstance(answered, ClassifierError) and not isinstance(answered, TransientError):
+                self.end(answered)
+                for query in group:
+                    query.answer = self.halt
+            elif isinstance(answered, Answered):
                 self._count(len(group), 0)
                 self.progress.answered += len(group)
                 for query, answer in zip(group, answered.answers, strict=True):
                     query.answer = answer
             else:
                 for query in group:
-                    query.answer = await asyncio.shield(self.start(query))
+                    query.take(await asyncio.shield(self.start(query)))
 
     async def _call_free(self, prepared: Sequence[object]) -> Answered | Exception | None:
         try:
@@ -147,7 +152,7 @@ class Runner:
         except Exception as error:
             return error
 
-    def _forget(self, key: bytes, task: asyncio.Task[Answer | Failure]) -> None:
+    def _forget(self, key: bytes, task: asyncio.Task[Bought | Failure]) -> None:
         if self._asking[key][1] is task:
             del self._asking[key]
 
@@ -158,8 +163,8 @@ class Runner:
             if not asked[0].waiting:
                 self.calls.wake()
 
-    async def _ask(self, query: Query) -> Answer | Failure:
-        """The answer to one query, or why there is none."""
+    async def _ask(self, query: Query) -> Bought | Failure:
+        """The answer to one query and what it cost, or why there is none."""
         tries, wait, waited_since = Tries(self.settings.retry), SOONEST, time.monotonic()
         while not (ended := self._ended(query)):
             async with self._permits:
@@ -167,7 +172,7 @@ class Runner:
                 if isinstance(claim, Claim):
                     reply = await self._send(query, claim)
                     settled = self._settle(query, claim, reply)
-            if isinstance(claim, Answer | Failure):
+            if isinstance(claim, Bought | Failure):
                 return claim
             if isinstance(claim, Wait):  # another process has it in flight
                 if time.monotonic() - waited_since > self.settings.retry.longest_wait:
@@ -179,7 +184,9 @@ class Runner:
             await settled
             if isinstance(reply, Answered):
                 (answer,) = reply.answers
-                return replace(answer, raw=None) if answer.raw is not None else answer
+                bill = self.meter.bill(answer)
+                picos = claim.spent + (bill.picos if bill else claim.reserve)
+                return Bought(replace(answer, raw=None) if answer.raw is not None else answer, picos)
             if retry_after is None or (isinstance(reply, ClassifierError) and not query.retried):
                 return self.halt or Failure(Cause.CLASSIFIER, str(reply), reply)
             await self.pause(retry_after)
@@ -188,7 +195,7 @@ class Runner:
     def _ended(self, query: Query) -> Failure | None:
         return self.halt or (None if query.waiting else ABANDONED)
 
-    async def _claim(self, query: Query) -> Claim | Wait | Answer | Failure:
+    async def _claim(self, query: Query) -> Claim | Wait | Bought | Failure:
         """The right to send a query, its answer, or why it cannot be sent.
 
         Where the budget does not cover it, open claims may still give something back: it waits for them.
@@ -204,11 +211,12 @@ class Runner:
             match granted:
                 case Stored():
                     self.progress.hits += 1
-                    return await asyncio.to_thread(self.read_stored, query, granted)
+                    answer = await asyncio.to_thread(self.read_stored, query, granted)
+                    return answer if isinstance(answer, Failure) else Bought(answer, granted.picos)
                 case InBatch():
                     return IN_A_BATCH
-                case OverBudget(spend):
-                    return Failure(Cause.BUDGET, self.settings.budget.exhausted(spend, reserve))
+                case OverBudget(budget, spend):
+                    return Failure(Cause.BUDGET, budget.exhausted(spend, reserve))
                 case Wait(elsewhere=False) if not self._ended(query) and time.monotonic() < until:
                     await self.pause(wait)
                     wait = min(LATEST, 2 * wait)
@@ -216,7 +224,7 @@ class Runner:
                     return granted
 
     async def _send(self, query: Query, claim: Claim) -> Answered | ClassifierError | None:
-        """What came back for a claim, once it may be sent; None if it was not sent after all."""
+        """The reply to a claim, once it may be sent; None if it was not sent."""
 
         def may_send() -> bool:
             return not self._ended(query) and (self.ledger is None or self.ledger.is_current(claim))
@@ -292,20 +300,23 @@ class Runner:
         try:
             return self.classifier.reread(reply, stored.answer.status)
         except ClassifierError as error:
-            return Failure(Cause.CLASSIFIER, str(error))
+            return Failure(Cause.CLASSIFIER, str(error), error)
 
     def remaining(self) -> int | None:
         """How many more queries the budget covers; None if nothing limits them."""
-        budget = self.settings.budget
-        if self.ledger is None or replace(budget, stated=("", "")) == Budget():
-            return None
-        return budget.remaining(self.ledger.spend(self.classifier.fingerprint), self.typical.most * MICRO)
+        price = self.typical.most * MICRO
+        return min((budget.remaining(spend, price) for budget, spend in self._spends() if budget.is_limited()),
+                   default=None)  # fmt: skip
 
     def money_left(self) -> int | None:
         """How much more money the budget has, in millionths; None if nothing limits it."""
-        if self.ledger is None:
-            return None
-        return self.settings.budget.money_left(self.ledger.spend(self.classifier.fingerprint))
+        left = (budget.money_left(spend) for budget, spend in self._spends())
+        return min((each for each in left if each is not None), default=None)
+
+    def _spends(self) -> list[tuple[Budget, Spend]]:
+        """Each budget, and what was spent of it."""
+        own = (self.classifier.fingerprint,)
+        return [(each, self.ledger.spend(*(each.group or own))) for each in self.settings.budgets if self.ledger]
 
     def unavailable(self) -> str | None:
         """Why nothing can be asked now, for people; None if a query would be sent."""
@@ -314,15 +325,16 @@ class Runner:
         if self._available_at and datetime.now(UTC) < self._available_at:
             return f"the classifier is rate-limited until {_local(self._available_at)}"
         try:
-            return self._spent(self.ledger) if self.ledger else None
+            return self._spent()
         except LedgerError as error:
             return str(error)
 
-    def _spent(self, ledger: Ledger) -> str | None:
-        spend, price = ledger.spend(self.classifier.fingerprint), self.typical.most * MICRO
-        if self.settings.budget.covers(spend, price):
+    def _spent(self) -> str | None:
+        price = self.typical.most * MICRO
+        short = [(budget, spend) for budget, spend in self._spends() if not budget.covers(spend, price)]
+        if not short:
             return None
-        if replace(self.settings.budget, queries_per_day=None, micros_per_day=None).covers(spend, price):
+        if all(replace(each, queries_per_day=None, micros_per_day=None).covers(spend, price) for each, spend in short):
             return "the budget of this day is spent; the next day begins at midnight in UTC"
         return "the budget is spent; raise it to continue"
 
@@ -342,7 +354,7 @@ class Runner:
     def end(self, error: Exception, cause: Cause = Cause.CLASSIFIER) -> None:
         """Stop for good: the run raises this when what is in flight has come."""
         self.fatal = self.fatal or error
-        self.stop(Failure(cause, str(error)))
+        self.stop(Failure(cause, str(error), error))
 
     def resume(self) -> None:
         """Send again, now that what stopped it has passed."""
@@ -368,6 +380,7 @@ class Runner:
                 f"({self.settings.retry.longest_wait:g} s), so the run stopped with everything saved; run the same "
                 f"command again then, or raise --longest-wait ({error})",
                 retry_after=seconds,
+                code="rate-limited",
             ),
             Cause.STOPPED,
         )
@@ -376,7 +389,7 @@ class Runner:
 
     def _most_claims(self) -> int:
         """Open claims at a time: the calls, and a few ahead by as much as a commit takes of a call."""
-        calls = max(1, int(self.calls.concurrency.size)) * self.settings.terms.batch
+        calls = max(1, int(self.calls.concurrency.size)) * self.settings.limits.batch
         ahead = min(MOST_AHEAD, 2 * self._commit_seconds / max(self.calls.seconds, 1e-4)) if self.ledger else 1.0
         return calls + int(calls * ahead)
 

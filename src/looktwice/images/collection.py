@@ -4,16 +4,13 @@ Listing a collection decodes nothing. A `Picture` is small, can be pickled and s
 anew each time it is asked; only the arrays of a few `.npz` files are kept, once for all pictures of a process.
 """
 
-import csv
 import heapq
-import io
 import math
 import os
 import stat
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -25,32 +22,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.errors import DataError
-from looktwice.files import from_cell
 from looktwice.images.decode import converted, decode, load
-from looktwice.images.image import MAX_PIXELS, Image, WorkingSize, shown
+from looktwice.images.image import MAX_PIXELS, Image, WorkingSize, few, reading, shown
 from looktwice.images.npz import array_names, read_array, unpacking
 from looktwice.images.npz import read_header as read_array_header
+from looktwice.images.truths import COLUMN, NOT, TAGS, read_coco, read_header, read_truths
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".heic", ".heif", ".avif", ".bmp", ".tif", ".tiff", ".gif")
 """Endings of the files that are taken from a folder, in any case."""
-FILE_COLUMNS = ("file", "file_name", "filename", "path", "image", "picture")
-"""Names that the column of files may have in a CSV; the first of them that is there counts."""
-COLUMN = "label"
-"""The column of truths in a CSV, unless another is named."""
-NOT = "not"
-"""The column of labels that the truth is not; a CSV that has it may also leave pictures out, and truths empty."""
-PROBABILITY = "probability"
-"""The column that says how likely a picture like this one was to be labelled, beside the others of the CSV."""
 Stamp = tuple[int, ...]
 """What tells a file from another in its place: times of the last change of its content and of the file, in nanoseconds
 (nobody can set the second one), bytes, and its number on the disk."""
 
 
 class Source(Protocol):
-    """What a collection's pictures share: it finds the pixels that belong to a name, at a working size.
+    """The source of a collection's pictures: reads the pixels of a name, at a working size.
 
     One of files also has `stamp(name)`, that of the file, which raises an OSError if it is not there.
     """
@@ -69,6 +58,8 @@ class Picture:
     """Labels that the truth is surely none of, where no more is known of it."""
     probability: float = 1.0
     """How likely it was to be labelled beside others, in (0, 1]; 1 where all were as likely."""
+    tags: tuple[str, ...] | None = None
+    """All tags that are true of it, where its truth is not one label but a set of tags."""
 
     def image(self, size: WorkingSize | None = None) -> Image:
         """The decoded picture, scaled down to a working size where it is larger.
@@ -132,7 +123,7 @@ class Stack:
     listed: Stamp
 
     @classmethod
-    def of(cls, path: Path, read: Callable[[Path], NDArray[np.uint8]]) -> "Stack":
+    def from_file(cls, path: Path, read: Callable[[Path], NDArray[np.uint8]]) -> "Stack":
         return cls(path, read, _content_stamp(path))
 
     def stamp(self, name: str) -> Stamp:
@@ -159,7 +150,7 @@ class Slices:
 
     def image(self, name: str, size: WorkingSize | None = None) -> Image:
         step = math.prod(self.shape)
-        with _reading(self.path), self.path.open("rb") as file:
+        with reading(self.path), self.path.open("rb") as file:
             if _content_stamp(file.fileno()) != self.listed:
                 raise _changed(self.path)
             file.seek(self.offset + int(name.rpartition("#")[2]) * step)
@@ -168,7 +159,9 @@ class Slices:
 
 
 def _changed(path: Path) -> DataError:
-    return DataError(f"{shown(str(path))}: changed since its pictures were listed; list them again")
+    return DataError(
+        f"{shown(str(path))}: changed since its pictures were listed; list them again", code="file-malformed"
+    )
 
 
 _LOADING = Lock()
@@ -176,7 +169,7 @@ _LOADING = Lock()
 
 @lru_cache(maxsize=2)
 def _images(stack: Stack) -> NDArray[np.uint8]:
-    with _reading(stack.path):
+    with reading(stack.path):
         if _content_stamp(stack.path) != stack.listed:
             raise _changed(stack.path)
         images = stack.read(stack.path)
@@ -202,10 +195,10 @@ def find(paths: Sequence[Path], max_pixels: int = MAX_PIXELS) -> Sequence[Pictur
     name begins with the path as it was given. A file is taken whatever its ending; from a folder, only `ENDINGS`.
     """
     if not paths:
-        raise DataError("no picture is named; give files or folders")
+        raise DataError("no picture is named; give files or folders", code="pictures-none")
     here = Folder(Path(), max_pixels)
     found: Sequence[Picture]
-    with _reading(paths[0]):
+    with reading(paths[0]):
         if len(paths) > 1:
             found = [picture for path in paths for picture in _among(path, here)]
         elif paths[0].is_dir():
@@ -214,9 +207,9 @@ def find(paths: Sequence[Path], max_pixels: int = MAX_PIXELS) -> Sequence[Pictur
             found = _stacked(paths[0], paths[0].name, max_pixels)
         else:
             found = _among(paths[0], here)
-    twice = _repeated(picture.name for picture in found)
+    twice = repeated(picture.name for picture in found)
     if twice:
-        raise DataError(f"{few(twice, 'picture')} given twice; name each once")
+        raise DataError(f"{few(twice, 'picture')} given twice; name each once", code="pictures-duplicate")
     return found
 
 
@@ -245,7 +238,7 @@ def one(item: PictureLike, name: str = "picture") -> Picture:
     if isinstance(item, str | Path):
         found = find([Path(item)])
         if len(found) != 1:
-            raise DataError(f"{shown(str(item))}: holds {len(found)} pictures; give one picture")
+            raise DataError(f"{shown(str(item))}: holds {len(found)} pictures; give one picture", code="pictures-many")
         return found[0]
     if isinstance(item, bytes | bytearray | memoryview):
         return Picture(name, None, Held(bytes(item)))
@@ -265,12 +258,40 @@ def many(items: PicturesLike) -> Sequence[Picture]:
     return [one(item, str(place)) for place, item in enumerate(items)]
 
 
+def of_several(path: Path, picture: Picture) -> Picture:
+    """A picture of one of several collections, whose name begins with the path of that."""
+    if isinstance(picture.source, Folder):
+        name = (picture.source.root / picture.name).as_posix()
+        return replace(picture, name=name, source=Folder(Path(), picture.source.max_pixels))
+    return replace(picture, name=(path.parent / picture.name).as_posix())
+
+
+def has_truths(items: PicturesLike) -> bool:
+    """Whether this is a folder with labels.csv, or an .npz with labels."""
+    if not isinstance(items, str | Path):
+        return False
+    path = Path(items)
+    return (path / "labels.csv").is_file() or (_is_npz(path) and "labels" in array_names(path))
+
+
 def with_truths(pictures: Sequence[Picture], labels: Iterable[object]) -> list[Picture]:
-    """The pictures with a truth each; their numbers must agree."""
-    truths = [str(label) for label in labels]
+    """The pictures with a truth each, or a list or set of tags each; their numbers must agree."""
+    truths = list(labels)
     if len(truths) != len(pictures):
-        raise DataError(f"there are {len(pictures)} pictures and {len(truths)} labels; give one label a picture")
-    return [replace(picture, truth=truth) for picture, truth in zip(pictures, truths, strict=True)]
+        raise DataError(
+            f"there are {len(pictures)} pictures and {len(truths)} labels; give one label a picture",
+            code="labels-unmatched",
+        )
+    lists = [isinstance(truth, list | tuple | set | frozenset) for truth in truths]
+    if any(lists) and not all(lists):
+        raise DataError(
+            "some pictures have one label and others a list of tags; give the same form for all",
+            code="labels-unmatched",
+        )
+    if any(lists):
+        found = [tuple(dict.fromkeys(map(str, truth))) for truth in truths]  # type: ignore[call-overload]
+        return [replace(picture, tags=tags) for picture, tags in zip(pictures, found, strict=True)]
+    return [replace(picture, truth=str(truth)) for picture, truth in zip(pictures, truths, strict=True)]
 
 
 def labelled(
@@ -280,16 +301,18 @@ def labelled(
 
     `path` is a folder with a `labels.csv` (columns `file` and `label`), a folder with one folder per class, or an
     `.npz` with `images`, `labels` and `class_names`. `truths` is a CSV like `labels.csv` that lies elsewhere, and
-    `column` names the column of the CSV that holds the truths.
+    `column` names the column of the CSV that holds the truths. Truths are tags, of which several may be true, where the
+    CSV has a column `tags` or several labels for a file, `truths` is COCO's JSON of instances, or `labels` of an
+    `.npz` have a column of 0 and 1 for each of the `class_names`.
     """
-    with _reading(path):
+    with reading(path):
         if truths is None and (path / "labels.csv").is_file():
             truths = path / "labels.csv"
         if truths is not None:
             return _with_table(path, truths, max_pixels, column)
         if column != COLUMN:
             what = f"{shown(str(path))}: no labels.csv that could have a column {shown(column)}"
-            raise DataError(f"{what}; name the CSV with --truths, or leave out --truths-column")
+            raise DataError(f"{what}; name the CSV with --truths, or leave out --truths-column", code="option-conflict")
         return _labelled_stack(path, max_pixels) if _is_npz(path) else _by_class(path, max_pixels)
 
 
@@ -298,11 +321,13 @@ def labelled(
 
 def _among(path: Path, here: Folder) -> Sequence[Picture]:
     name = path.as_posix()
-    with _reading(path):
+    with reading(path):
         try:  # not path.exists(), which from Python 3.14 on is false for what may not be looked at
             mode = path.stat().st_mode
         except (FileNotFoundError, NotADirectoryError, ValueError):
-            raise DataError(f"{shown(str(path))}: no such file or folder; check the path") from None
+            raise DataError(
+                f"{shown(str(path))}: no such file or folder; check the path", code="file-missing"
+            ) from None
         if stat.S_ISDIR(mode):
             return Collection([f"{name}/{below}" for below in _listed(path)], here)
         return _stacked(path, name, here.max_pixels) if _is_npz(path) else [Picture(name, None, here)]
@@ -311,7 +336,10 @@ def _among(path: Path, here: Folder) -> Sequence[Picture]:
 def _listed(root: Path) -> list[str]:
     names = sorted(name for name in _walk(root) if name.lower().endswith(ENDINGS))
     if not names:
-        raise DataError(f"{shown(str(root))}: no picture in this folder; pictures end with {' '.join(ENDINGS)}")
+        raise DataError(
+            f"{shown(str(root))}: no picture in this folder; pictures end with {' '.join(ENDINGS)}",
+            code="pictures-none",
+        )
     return names
 
 
@@ -324,7 +352,7 @@ def _walk(root: Path) -> Iterator[str]:
     folders, links, seen = [""], list[str](), set[tuple[int, int]]()
     while folders or links:
         folder = folders.pop() if folders else heapq.heappop(links)
-        with _reading(root / folder):
+        with reading(root / folder):
             status = os.stat(root / folder)
             entries = [] if (status.st_dev, status.st_ino) in seen else list(os.scandir(root / folder))
         seen.add((status.st_dev, status.st_ino))
@@ -349,147 +377,71 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
         return False
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turns what goes wrong while a file or folder is read into one line that names it."""
-    try:
-        yield
-    except OSError as fault:
-        why = fault.strerror or " ".join(str(fault).split()) or type(fault).__name__
-        raise DataError(f"{shown(str(path))}: cannot be read ({why}); check the path and its rights") from fault
-
-
 # --- truths
 
 
 def _by_class(root: Path, max_pixels: int) -> list[Picture]:
     """One folder a class: the truth is the first folder on the way from the root to the picture."""
     if root.exists() and not root.is_dir():
-        raise DataError(f"{shown(str(root))}: no collection with truths; give a folder or an .npz, or name a CSV")
+        raise DataError(
+            f"{shown(str(root))}: no collection with truths; give a folder or an .npz, or name a CSV",
+            code="labels-unmatched",
+        )
     pictures = find([root], max_pixels)
     loose = [picture.name for picture in pictures if "/" not in picture.name]
     if loose:
         what = f"{shown(str(root))}: {few(loose, 'picture')} without a truth"
-        raise DataError(f"{what}; put a labels.csv (file,label) beside them or each into the folder of its class")
-    with _reading(root), os.scandir(root) as entries:
+        raise DataError(
+            f"{what}; put a labels.csv (file,label) beside them or each into the folder of its class",
+            code="labels-unmatched",
+        )
+    with reading(root), os.scandir(root) as entries:
         truths = {e.name: e.name for e in entries if _is_folder(e) and not e.name.startswith(".")}
     found = [Picture(p.name, truths[p.name.partition("/")[0]], p.source) for p in pictures]
     idle = sorted(truths.keys() - {picture.truth for picture in found})
     if idle:
-        raise DataError(f"{shown(str(root))}: {few(idle, 'class folder')} without a picture; fill or remove it")
+        raise DataError(
+            f"{shown(str(root))}: {few(idle, 'class folder')} without a picture; fill or remove it",
+            code="labels-unmatched",
+        )
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class KnownTruth:
-    """What a table knows about a picture: its truth, or labels that are wrong; neither where nobody could tell."""
-
-    truth: str | None = None
-    excluded: tuple[str, ...] = ()
-    probability: float = 1.0
-
-
 def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[Picture]:
-    truths, where = read_truths(table, column), shown(str(table))
+    where, is_coco = shown(str(table)), table.suffix.lower() == ".json"
+    truths = read_coco(table) if is_coco else read_truths(table, column)
     sources = {picture.name: picture.source for picture in find([path], max_pixels)}
     # An accented letter may be one character in the table and two in the name of the file, as on a Mac.
     others = {normalize("NFC", name): name for name in sources.keys() - truths.keys()}
     aliases = {name: others.get(normalize("NFC", name), name) for name in truths.keys() - sources.keys()}
     truths = {aliases.get(name, name): each for name, each in truths.items()}
     bare = sorted(sources.keys() - truths.keys())
-    growing = column == COLUMN and NOT in read_header(table)  # a table that people still label with
+    growing = is_coco or (column == COLUMN and {NOT, TAGS} & {*read_header(table)})  # people still label with it
     if bare and not growing:
         raise DataError(
             f"{where}: {few(bare, 'picture')} without a truth; add a row for each, move them "
-            "away, or add a column `not` to use the others only: it may stay empty"
+            "away, or add a column `not` to use the others only: it may stay empty",
+            code="labels-unmatched",
         )
     for name in truths.keys() - sources.keys() if path.is_dir() else ():
         below = ".." not in PurePosixPath(name).parts and not name.startswith("/")
         if below and (path / name).is_file():  # a file of an unusual ending is taken because a row names it
             sources[name] = Folder(path, max_pixels)
     lost = sorted(truths.keys() - sources.keys())
-    if lost:
-        raise DataError(f"{where}: {few(lost, 'truth')} without a picture in {shown(str(path))}; remove the rows")
-    useful = {name: each for name, each in truths.items() if each.truth or each.excluded}
-    if not useful:
-        raise DataError(f"{where}: holds no label; label some pictures with: looktwice label")
-    known = {name: useful[name] for name in (sorted(useful) if path.is_dir() else sources) if name in useful}
-    return [Picture(name, t.truth, sources[name], t.excluded, t.probability) for name, t in known.items()]
-
-
-def read_header(path: Path) -> list[str]:
-    """The names of the columns of a CSV."""
-    return next(_rows(path), [])
-
-
-def read_truths(path: Path, column: str = COLUMN) -> dict[str, KnownTruth]:
-    """What a CSV with a column `file` (or another of `FILE_COLUMNS`) and this one tells of each file.
-
-    With a column `not` beside `label`, a row has a label in one of the two, or in neither where nobody could tell;
-    several rows say several things that the truth of a file is not. A column `probability` says how likely such a
-    picture was to be labelled, beside the others. Other columns are ignored.
-    """
-    rows = _rows(path)
-    where, header = shown(str(path)), next(rows, [])
-    files = next((name for name in FILE_COLUMNS if name in header), FILE_COLUMNS[0])
-    lacking = [shown(name) for name in (files, column) if name not in header]
-    if lacking:
-        has = ", ".join(map(shown, header[:20])) or "nothing"
+    if lost and not (is_coco and len(lost) < len(truths)):  # COCO's files are often about more pictures
         raise DataError(
-            f"{where}: no column {' and no column '.join(lacking)}; the first line has {has}. Call the columns file "
-            "and label, or name that of the labels with --truths-column"
+            f"{where}: {few(lost, 'truth')} without a picture in {shown(str(path))}; remove the rows",
+            code="labels-unmatched",
         )
-    width, file, label = len(header), header.index(files), header.index(column)
-    other = header.index(NOT) if column == COLUMN and NOT in header else None
-    chance = header.index(PROBABILITY) if PROBABILITY in header else None
-    table = [(number, row) for number, row in enumerate(rows, 2) if row]
-    uneven = [
-        f"row {number}"
-        for number, row in table
-        if len(row) != width or not row[file] or (other is None and not row[label])
+    useful = {name: each for name, each in truths.items() if each.truth or each.excluded or each.tags is not None}
+    if not useful:
+        raise DataError(f"{where}: holds no label; label some pictures with: looktwice label", code="labels-missing")
+    known = {name: useful[name] for name in (sorted(useful) if path.is_dir() else sources) if name in useful}
+    return [
+        Picture(name, t.truth, sources[name], t.excluded, t.probability, t.tags)
+        for name, t in known.items()
+        if name in sources
     ]
-    if uneven:
-        raise DataError(f"{where}: {few(uneven, 'row')} not of {width} filled fields; quote texts that hold commas")
-    truths: dict[str, KnownTruth] = {}
-    twice = set[str]()
-    for _, row in table:
-        name = str(PurePosixPath(row[file]))
-        found = KnownTruth(
-            sys.intern(row[label]) or None,
-            (sys.intern(row[other]),) if other is not None and row[other] else (),
-            1.0 if chance is None else _probability(row[chance], name, where),
-        )
-        known = truths.setdefault(name, found)
-        if (found.truth and found.excluded) or (known is not found and not (found.excluded and known.excluded)):
-            twice.add(name)
-        elif known is not found:
-            truths[name] = KnownTruth(None, (*known.excluded, *found.excluded), known.probability)
-    if twice:
-        raise DataError(f"{where}: {few(sorted(twice), 'file')} in more than one row; keep one row for each")
-    return truths
-
-
-def _probability(text: str, name: str, where: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
-    if not 0.0 < found <= 1.0:
-        raise DataError(f"{where}: the probability of {shown(name)} is {shown(text)}; give one above 0 and up to 1")
-    return found
-
-
-def _rows(path: Path) -> Iterator[list[str]]:
-    with _reading(path):
-        data = path.read_bytes()
-    try:
-        text = io.StringIO(data.decode("utf-8-sig"), newline="")
-        for row in csv.reader(text, skipinitialspace=True, strict=True):
-            yield [from_cell(cell) for cell in row]
-    except UnicodeDecodeError as fault:
-        raise DataError(f"{shown(str(path))}: not UTF-8 at byte {fault.start}; save it as UTF-8") from fault
-    except csv.Error as fault:
-        raise DataError(f"{shown(str(path))}: not a CSV file ({fault}); write it with commas and quotes") from fault
 
 
 # --- arrays
@@ -503,11 +455,19 @@ def _stacked(path: Path, name: str, max_pixels: int) -> Sequence[Picture]:
     listed, header, where = _content_stamp(path), read_array_header(path, "images"), shown(str(path))
     shape, kind = header.shape, header.kind
     if kind != np.uint8 or not (len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3, 4))):
-        raise DataError(f"{where}: images are {kind} of shape {shape}; give uint8, N x H x W or N x H x W x 3")
+        raise DataError(
+            f"{where}: images are {kind} of shape {shape}; give uint8, N x H x W or N x H x W x 3",
+            code="file-malformed",
+        )
     if 0 in shape:
-        raise DataError(f"{where}: images have shape {shape}, so there is no picture; give at least one")
+        raise DataError(
+            f"{where}: images have shape {shape}, so there is no picture; give at least one", code="pictures-none"
+        )
     if shape[1] * shape[2] > max_pixels:
-        raise DataError(f"{where}: {shape[2]} x {shape[1]} pixels is more than the limit of {max_pixels:,}; raise it")
+        raise DataError(
+            f"{where}: {shape[2]} x {shape[1]} pixels is more than the limit of {max_pixels:,}; raise it",
+            code="image-too-large",
+        )
     source: Source = Stack(path, _npz_images, listed)
     if header.offset is not None and not header.fortran:
         source = Slices(path, listed, header.offset, shape[1:])
@@ -521,16 +481,36 @@ def _npz_images(path: Path) -> NDArray[np.uint8]:
 def _labelled_stack(path: Path, max_pixels: int) -> list[Picture]:
     pictures, where, names = find([path], max_pixels), shown(str(path)), array_names(path)
     if "labels" not in names:
-        raise DataError(f"{where}: no array named labels; it has {', '.join(map(shown, names))}")
+        raise DataError(f"{where}: no array named labels; it has {', '.join(map(shown, names))}", code="file-malformed")
     labels = read_array(path, "labels")
     classes = _texts(path, read_array(path, "class_names")) if "class_names" in names else None
-    twice = _repeated(classes or ())
+    twice = repeated(classes or ())
     if twice:
-        raise DataError(f"{where}: {few(twice, 'class name')} used for two classes; give each class its own")
+        raise DataError(
+            f"{where}: {few(twice, 'class name')} used for two classes; give each class its own", code="file-malformed"
+        )
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        return _tagged_stack(pictures, labels, classes, where)
     truths = named_truths(path, labels, classes)
     if len(truths) != len(pictures):
-        raise DataError(f"{where}: {len(pictures)} pictures but {len(truths)} labels; give one label for each picture")
+        raise DataError(
+            f"{where}: {len(pictures)} pictures but {len(truths)} labels; give one label for each picture",
+            code="labels-unmatched",
+        )
     return [Picture(p.name, truth, p.source) for p, truth in zip(pictures, truths, strict=True)]
+
+
+def _tagged_stack(
+    pictures: Sequence[Picture], labels: "NDArray[np.generic]", tags: Sequence[str] | None, where: str
+) -> list[Picture]:
+    """Pictures with a column of 0 and 1 for each tag."""
+    if tags is None or labels.shape != (len(pictures), len(tags)) or not np.isin(labels, (0, 1)).all():
+        wanted = f"a row of 0 and 1 for each of {len(pictures)} pictures, with a class name for each column"
+        raise DataError(f"{where}: labels of shape {labels.shape} are not tags; give {wanted}", code="file-malformed")
+    return [
+        Picture(picture.name, None, picture.source, tags=tuple(tags[code] for code in np.flatnonzero(row).tolist()))
+        for picture, row in zip(pictures, labels, strict=True)
+    ]
 
 
 def named_truths(path: Path, labels: "NDArray[np.generic]", names: Sequence[str] | None) -> list[str]:
@@ -550,7 +530,8 @@ def named_truths(path: Path, labels: "NDArray[np.generic]", names: Sequence[str]
     if strange:
         where, known = shown(str(path)), len(names or ())
         raise DataError(
-            f"{where}: {few(strange, 'label')} outside the {known} class names; correct labels or class_names"
+            f"{where}: {few(strange, 'label')} outside the {known} class names; correct labels or class_names",
+            code="file-malformed",
         )
     return texts
 
@@ -560,25 +541,16 @@ def _texts(path: Path, array: "NDArray[np.generic]") -> list[str]:
     where = shown(str(path))
     if array.dtype.kind not in "US" or array.ndim != 1:
         raise DataError(
-            f"{where}: labels or class names are {array.dtype} of shape {array.shape}; give texts or whole numbers"
+            f"{where}: labels or class names are {array.dtype} of shape {array.shape}; give texts or whole numbers",
+            code="file-malformed",
         )
     with unpacking(path):
         texts = [sys.intern(t if isinstance(t, str) else t.decode()) for t in array.tolist()]
     blank = [f"#{number}" for number, text in enumerate(texts) if not text]
     if blank:
-        raise DataError(f"{where}: {few(blank, 'label')} empty; every picture needs a truth")
+        raise DataError(f"{where}: {few(blank, 'label')} empty; every picture needs a truth", code="labels-missing")
     return texts
 
 
-# --- words for errors
-
-
-def few(names: Sequence[str], what: str) -> str:
-    """How many there are, and the first three by name: `5 pictures (a.png, b.png, c.png and 2 more)`."""
-    first = ", ".join(map(shown, names[:3]))
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{len(names)} {what}{'' if len(names) == 1 else 's'} ({first}{more})"
-
-
-def _repeated(names: Iterable[str]) -> list[str]:
+def repeated(names: Iterable[str]) -> list[str]:
     return sorted(name for name, times in Counter(names).items() if times > 1)

@@ -1,28 +1,30 @@
 """The public test sets of the paper, in the layouts in which their authors give them out.
 
 CIFAR-10 and CIFAR-100 come as Python pickles or as binary records, ILSVRC2012 as a folder of validation photos.
-A pickle is a program. These are run by a machine of our own that knows the instructions of the official files and
-no others, and builds nothing but dicts, lists, tuples, numbers, texts and arrays of bytes.
+A pickle is a program; these may build arrays, and call nothing else.
 """
 
 import csv
-import io
 import os
 import pickle
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Literal, TypeGuard, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.errors import DataError
-from looktwice.images.collection import COLUMN, Picture, Stack, few, find, labelled, named_truths
-from looktwice.images.image import MAX_PIXELS, shown
+from looktwice.errors import DataError, FitError
+from looktwice.files import split_tags
+from looktwice.images.collection import Picture, Stack, find, labelled, named_truths, of_several, repeated
+from looktwice.images.image import MAX_PIXELS, few, shown
+from looktwice.images.truths import COLUMN
+
+T = TypeVar("T")
+Kind = Literal["label", "tags"]
 
 CIFAR_HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
 ILSVRC_HOME = "https://image-net.org/challenges/LSVRC/2012/2012-downloads.php"
@@ -33,10 +35,10 @@ def open_labelled(
 ) -> list[Picture]:
     """The pictures of a collection with their truths: an official layout, or whatever `pictures.labelled` reads.
 
-    `truths` is a CSV with the columns `file` and `label`, or the development kit of ILSVRC2012; `column` is the one of
-    a CSV that holds the truths, if it is not `label`.
+    `truths` is a CSV with the columns `file` and `label`, COCO's JSON, or the development kit of ILSVRC2012;
+    `column` is the one of a CSV that holds the truths, if it is not `label`.
     """
-    official = column == COLUMN and (truths is None or truths.suffix.lower() != ".csv")
+    official = column == COLUMN and (truths is None or truths.suffix.lower() not in (".csv", ".json"))
     if official and truths is None and _cifar_layout(path):
         return cifar(path)
     if official and _is_flat_ilsvrc(path):
@@ -50,9 +52,45 @@ def open_labelled(
             holds_pictures = False
         if holds_pictures or not path.exists():
             raise
-        raise DataError(f"{fault}; {_WANTED}") from None
+        raise DataError(f"{fault}; {_WANTED}", code="file-malformed") from None
 
 
+def open_all_labelled(paths: Sequence[Path], truths: Path | None = None, column: str = COLUMN) -> list[Picture]:
+    """The pictures of one collection or several; of several, each name begins with the path as it was given."""
+    if len(paths) == 1:
+        return open_labelled(paths[0], truths, column=column)
+    found = [of_several(path, picture) for path in paths for picture in open_labelled(path, truths, column=column)]
+    if twice := repeated(picture.name for picture in found):
+        raise DataError(f"{few(twice, 'picture')} given twice; name each once", code="pictures-duplicate")
+    return found
+
+
+def of_kind(pictures: Sequence[Picture], kind: Kind) -> Sequence[Picture]:
+    """The pictures, if all truths are of this kind; where tags are wanted, labels with `;` between them are tags."""
+    if kind == "tags" and any(";" in (picture.truth or "") for picture in pictures):
+        pictures = [p if p.truth is None else replace(p, truth=None, tags=split_tags(p.truth)) for p in pictures]
+    forms = {_form(picture) for picture in pictures}
+    if None in forms:
+        raise FitError(
+            "the truth of every picture is needed; give labels, or a collection that has them", code="labels-missing"
+        )
+    if not forms <= {kind}:
+        raise DataError(_OTHER_FORM[kind], code="labels-unmatched")
+    return pictures
+
+
+def _form(picture: Picture) -> Kind | None:
+    if picture.tags is not None:
+        return "tags"
+    return "label" if picture.truth is not None or picture.excluded else None
+
+
+_OTHER_FORM: dict[Kind, str] = {
+    "tags": "the classifier returns tags, and these truths are one label a picture; give all tags of each: a column "
+    "`tags` in the CSV (cat;dog), several rows a file, COCO's JSON, or a list of tags a picture",
+    "label": "these truths are tags, several a picture, and the classifier is asked for one label; describe it with "
+    'answer = "tags", or give one label a picture',
+}
 _WANTED = (
     "expected a folder with labels.csv, one folder per class, an .npz file, "
     f"CIFAR-10 or CIFAR-100 ({CIFAR_HOME}), or the photos of ILSVRC2012 ({ILSVRC_HOME})"
@@ -64,15 +102,14 @@ _WANTED = (
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where the test pictures and the class names lie, and how they are read."""
+    """Where the test pictures and the class names lie."""
 
     folder: str
     test: str
     names: str
     archive: str
-    images: Callable[[Path], NDArray[np.uint8]]
-    labels: Callable[[Path], "NDArray[np.generic]"]
-    classes: Callable[[Path], list[str]]
+    head: int | None = None
+    """Label bytes before each picture of binary records, the finest last; None for pickles."""
 
     def fits(self, path: Path) -> bool:
         """Whether this is a folder of this layout, or one of its batches beside the class names."""
@@ -81,25 +118,93 @@ class _Layout:
         batch = path.is_file() and path.suffix == Path(self.test).suffix and path.name != self.names
         return batch and (path.parent / self.names).is_file()
 
+    def read(self, path: Path) -> tuple[NDArray[np.uint8], "NDArray[np.generic]"]:
+        """Rows of 1,024 red, 1,024 green and 1,024 blue values, and the label of each."""
+        if self.head is None:
+            content = _unpickled(path)
+            data, labels = np.asarray(content.get("data")), content.get("fine_labels", content.get("labels"))
+            if data.dtype == np.uint8 and data.shape[1:] == (3072,) and len(data) and _are(labels, int, len(data)):
+                return data, np.array(labels)
+            raise DataError(
+                f"{shown(str(path))}: no labels of rows of 3,072 bytes; download it again from {CIFAR_HOME}",
+                code="file-malformed",
+            )
+        with _decoding(path):
+            flat, size = np.fromfile(path, np.uint8), self.head + 3072
+        if not flat.size or flat.size % size:
+            what = f"{shown(str(path))}: {flat.size:,} bytes are no whole number of records of {size}"
+            raise DataError(f"{what}; download it again from {CIFAR_HOME}", code="file-malformed")
+        rows = flat.reshape(-1, size)
+        return rows[:, self.head :], rows[:, self.head - 1]
+
+    def classes(self, path: Path) -> list[str]:
+        """The names of the classes in the order of their numbers."""
+        if self.head is not None:
+            return _lines(path)
+        content = _unpickled(path)
+        names = content.get("fine_label_names", content.get("label_names"))
+        if _are(names, str):
+            return names
+        raise DataError(
+            f"{shown(str(path))}: its class names are not texts; download it again from {CIFAR_HOME}",
+            code="file-malformed",
+        )
+
+
+_LAYOUTS = (
+    _Layout("cifar-10-batches-py", "test_batch", "batches.meta", "cifar-10-python.tar.gz"),
+    _Layout("cifar-100-python", "test", "meta", "cifar-100-python.tar.gz"),
+    _Layout("cifar-10-batches-bin", "test_batch.bin", "batches.meta.txt", "cifar-10-binary.tar.gz", 1),
+    _Layout("cifar-100-binary", "test.bin", "fine_label_names.txt", "cifar-100-binary.tar.gz", 2),
+)
+
+
+def _are(values: object, kind: type[T], count: int | None = None) -> TypeGuard[list[T]]:
+    """Whether it is a list of this kind, and of this length where one is given."""
+    fits = isinstance(values, list) and len(values) == (len(values) if count is None else count)
+    return fits and all(type(value) is kind for value in cast("list[object]", values))
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads a pickle that builds arrays and calls nothing else."""
+
+    known = frozenset({("multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")})
+
+    def find_class(self, module: str, name: str) -> object:
+        place = re.sub(r"^numpy\._?core\.", "", module)
+        if (place, name) in self.known:
+            return super().find_class(module, name)
+        raise ValueError(f"it calls {module} {name}, which is in no official file; do not open it with anything else")
+
+
+def _unpickled(path: Path) -> dict[object, object]:
+    with _decoding(path), path.open("rb") as file:
+        content = _Unpickler(file, encoding="latin1").load()
+    if not isinstance(content, dict):
+        raise DataError(
+            f"{shown(str(path))}: this pickle holds no dict; download it again from {CIFAR_HOME}", code="file-malformed"
+        )
+    return content
+
 
 def cifar(path: Path) -> list[Picture]:
     """The test pictures of CIFAR-10 or CIFAR-100 (fine labels) with their class names as truths, in their own order.
 
-    `path` is the folder that an official archive unpacks to, the folder above it, or one batch inside it.
+    `path` is the folder that an official archive unpacks to, the folder above it, or one batch in it.
     """
     found = _cifar_layout(path)
     if found is None:
         wanted = ", ".join(layout.folder for layout in _LAYOUTS)
-        raise DataError(f"{shown(str(path))}: none of {wanted} is there; get one at {CIFAR_HOME}")
+        raise DataError(f"{shown(str(path))}: none of {wanted} is there; get one at {CIFAR_HOME}", code="file-missing")
     layout, path = found
     batch = path / layout.test if path.is_dir() else path
     names = batch.parent / layout.names
     lacking = [file.name for file in (batch, names) if not file.is_file()]
     if lacking:
         what = f"{shown(str(path))}: no {' and no '.join(lacking)}"
-        raise DataError(f"{what}; unpack {layout.archive} from {CIFAR_HOME} there")
-    truths = named_truths(batch, layout.labels(batch), layout.classes(names))
-    stack = Stack.of(batch, layout.images)
+        raise DataError(f"{what}; unpack {layout.archive} from {CIFAR_HOME} there", code="file-missing")
+    truths = named_truths(batch, layout.read(batch)[1], layout.classes(names))
+    stack = Stack.from_file(batch, _images)
     return [Picture(f"{batch.name}#{place}", truth, stack) for place, truth in enumerate(truths)]
 
 
@@ -108,136 +213,15 @@ def _cifar_layout(path: Path) -> tuple[_Layout, Path] | None:
     return next(((layout, place) for layout, place in places if layout.fits(place)), None)
 
 
-def _planes(flat: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """N x 32 x 32 x RGB from rows of 1,024 red, 1,024 green and 1,024 blue values."""
-    return np.ascontiguousarray(flat.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-
-
-def _records(path: Path, head: int) -> NDArray[np.uint8]:
-    """Rows of `head` label bytes and 3,072 pixel bytes."""
-    with _decoding(path):
-        flat = np.fromfile(path, np.uint8)
-    if not flat.size or flat.size % (head + 3072):
-        what = f"{shown(str(path))}: {flat.size:,} bytes are no whole number of records of {head + 3072}"
-        raise DataError(f"{what}; download it again from {CIFAR_HOME}")
-    return flat.reshape(-1, head + 3072)
-
-
-def _binary_images(head: int, path: Path) -> NDArray[np.uint8]:
-    return _planes(_records(path, head)[:, head:])
-
-
-def _binary_labels(head: int, path: Path) -> "NDArray[np.generic]":
-    """The last byte before the pixels; CIFAR-100 has the coarse label before it."""
-    return _records(path, head)[:, head - 1]
+def _images(batch: Path) -> NDArray[np.uint8]:
+    """N x 32 x 32 x RGB."""
+    layout = next(layout for layout in _LAYOUTS if layout.fits(batch))
+    return np.ascontiguousarray(layout.read(batch)[0].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
 
 
 def _lines(path: Path) -> list[str]:
     with _decoding(path):
         return [line.strip() for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
-
-
-def _pickled_images(path: Path) -> NDArray[np.uint8]:
-    return _planes(_pixels(path, _content(path)))
-
-
-def _pickled_labels(path: Path) -> "NDArray[np.generic]":
-    content = _content(path)
-    labels, rows = content.get("fine_labels", content.get("labels")), len(_pixels(path, content))
-    if not isinstance(labels, list) or len(labels) != rows or not all(type(label) is int for label in labels):
-        raise DataError(f"{shown(str(path))}: its labels are not {rows} integers; download it again from {CIFAR_HOME}")
-    return np.array(labels)
-
-
-def _pickled_classes(path: Path) -> list[str]:
-    content = _content(path)
-    names = content.get("fine_label_names", content.get("label_names"))
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise DataError(f"{shown(str(path))}: its class names are not texts; download it again from {CIFAR_HOME}")
-    return names
-
-
-def _content(path: Path) -> dict[object, object]:
-    with _decoding(path):
-        content = _Reader(io.BytesIO(path.read_bytes()), encoding="latin1").load()
-    if not isinstance(content, dict):
-        raise DataError(f"{shown(str(path))}: this pickle holds no dict; download it again from {CIFAR_HOME}")
-    return content
-
-
-def _pixels(path: Path, content: dict[object, object]) -> NDArray[np.uint8]:
-    pixels = content.get("data")
-    if not isinstance(pixels, _Array) or pixels.values.shape[1:] != (3072,) or not len(pixels.values):
-        raise DataError(f"{shown(str(path))}: its data are not rows of 3,072 bytes; download it from {CIFAR_HOME}")
-    return pixels.values
-
-
-_PICKLED = (_pickled_images, _pickled_labels, _pickled_classes)
-_BINARY_10 = (partial(_binary_images, 1), partial(_binary_labels, 1), _lines)
-_BINARY_100 = (partial(_binary_images, 2), partial(_binary_labels, 2), _lines)
-_LAYOUTS = (
-    _Layout("cifar-10-batches-py", "test_batch", "batches.meta", "cifar-10-python.tar.gz", *_PICKLED),
-    _Layout("cifar-100-python", "test", "meta", "cifar-100-python.tar.gz", *_PICKLED),
-    _Layout("cifar-10-batches-bin", "test_batch.bin", "batches.meta.txt", "cifar-10-binary.tar.gz", *_BINARY_10),
-    _Layout("cifar-100-binary", "test.bin", "fine_label_names.txt", "cifar-100-binary.tar.gz", *_BINARY_100),
-)
-
-
-# --- pickles
-
-
-class _Uint8:
-    """Stands for numpy's kind of bytes."""
-
-    def __init__(self, name: str, *_: object) -> None:
-        if name != "u1":
-            raise ValueError("it holds numbers that are no bytes")
-
-    def __setstate__(self, _: object) -> None:
-        """What numpy adds is known already."""
-
-
-class _Array:
-    """Stands for a numpy array of bytes, so that nothing of numpy runs while a pickle is read."""
-
-    values: NDArray[np.uint8] = np.empty(0, np.uint8)
-
-    def __setstate__(self, state: object) -> None:
-        match state:
-            case (_, tuple(shape), _Uint8(), bool(fortran), str(raw)):
-                flat = np.frombuffer(raw.encode("latin-1"), np.uint8)
-                self.values = flat.reshape(shape, order="F" if fortran else "C")
-            case _:
-                raise ValueError("it changes something else than an array of bytes")
-
-
-def _bytes(text: str, encoding: str) -> str:
-    """Bytes as Python 3 writes them for Python 2: a text, each character a byte."""
-    if encoding != "latin1":
-        raise ValueError("it holds texts that are no bytes")
-    return text
-
-
-_STAND_INS: dict[tuple[str, str], object] = {
-    ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Array(),
-    ("numpy._core.multiarray", "_reconstruct"): lambda *_: _Array(),
-    ("numpy", "ndarray"): _Array,
-    ("numpy", "dtype"): _Uint8,
-    ("_codecs", "encode"): _bytes,
-}
-
-
-class _Reader(pickle._Unpickler):
-    """Reads a pickle with nothing but stand-ins; Python's own is used, as C's can be made to reserve any memory."""
-
-    dispatch: ClassVar = {c: step for c, step in pickle._Unpickler.dispatch.items() if c != pickle.BYTEARRAY8[0]}
-
-    def find_class(self, module: str, name: str) -> object:
-        if (module, name) not in _STAND_INS:
-            raise ValueError(
-                f"it asks for {module} {name}, which is in no official file; do not open it with anything else"
-            )
-        return _STAND_INS[module, name]
 
 
 # --- ILSVRC2012
@@ -261,13 +245,15 @@ def ilsvrc(path: Path, devkit: Path | None = None, max_pixels: int = MAX_PIXELS)
         odd = sorted({each.truth or "" for each in by_class if not _SYNSET.fullmatch(each.truth or "")})
         if odd:
             what = f"{shown(str(path))}: {few(odd, 'folder')} not named like a synset, n01440764"
-            raise DataError(f"{what}; see {ILSVRC_HOME}")
+            raise DataError(f"{what}; see {ILSVRC_HOME}", code="file-missing")
         return by_class
     pictures, truths = find([path], max_pixels), _photo_truths(path, devkit)
     numbers = [(match := _PHOTO.fullmatch(p.name)) and int(match[1]) for p in pictures]
     bare = [p.name for p, number in zip(pictures, numbers, strict=True) if number not in truths]
     if bare:
-        raise DataError(f"{shown(str(path))}: {few(bare, 'photo')} without a truth; move them away")
+        raise DataError(
+            f"{shown(str(path))}: {few(bare, 'photo')} without a truth; move them away", code="labels-unmatched"
+        )
     return [Picture(p.name, truths[n], p.source) for p, n in zip(pictures, numbers, strict=True) if n is not None]
 
 
@@ -276,7 +262,10 @@ def synset_words(path: Path) -> dict[str, str]:
     rows = [line.partition(" ") for line in _lines(path)]
     odd = [synset for synset, _, words in rows if not _SYNSET.fullmatch(synset) or not words]
     if odd or not rows:
-        raise DataError(f"{shown(str(path))}: {few(odd, 'line')} not of the form 'n01440764 tench, Tinca tinca'")
+        raise DataError(
+            f"{shown(str(path))}: {few(odd, 'line')} not of the form 'n01440764 tench, Tinca tinca'",
+            code="file-malformed",
+        )
     return {synset: words.strip() for synset, _, words in rows}
 
 
@@ -302,7 +291,7 @@ def _photo_truths(path: Path, devkit: Path | None) -> dict[int | None, str]:
                 return {int(photo.rpartition("_")[2]): boxes.split()[0] for photo, boxes in rows}
     where = " or ".join(shown(str(base)) for base in bases)
     what = f"{shown(str(path))}: no truths; looked in {where} for {_SOLUTION}, or {_GROUND_TRUTH} with {_SYNSETS}"
-    raise DataError(f"{what}; get {kit}.tar.gz at {ILSVRC_HOME}")
+    raise DataError(f"{what}; get {kit}.tar.gz at {ILSVRC_HOME}", code="file-missing")
 
 
 def _devkit_truths(place: Path) -> dict[int | None, str]:
@@ -314,7 +303,8 @@ def _devkit_truths(place: Path) -> dict[int | None, str]:
     strange = [f"{number} in line {line}" for line, number in enumerate(numbers, 1) if number not in synsets]
     if strange:
         raise DataError(
-            f"{shown(str(place / _GROUND_TRUTH))}: {few(strange, 'number')} not in {_SYNSETS}; download both again"
+            f"{shown(str(place / _GROUND_TRUTH))}: {few(strange, 'number')} not in {_SYNSETS}; download both again",
+            code="file-malformed",
         )
     return {line: synsets[number] for line, number in enumerate(numbers, 1)}
 
@@ -328,7 +318,11 @@ def _decoding(path: Path) -> Iterator[None]:
         raise
     except OSError as fault:
         why = fault.strerror or type(fault).__name__
-        raise DataError(f"{shown(str(path))}: cannot be read ({why}); check the path and its rights") from fault
+        raise DataError(
+            f"{shown(str(path))}: cannot be read ({why}); check the path and its rights", code="file-unreadable"
+        ) from fault
     except Exception as fault:  # each format has its own kinds
         why = " ".join(str(fault).split())[:200] or type(fault).__name__
-        raise DataError(f"{shown(str(path))}: not in its official form ({shown(why)}); download it again") from fault
+        raise DataError(
+            f"{shown(str(path))}: not in its official form ({shown(why)}); download it again", code="file-malformed"
+        ) from fault

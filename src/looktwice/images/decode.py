@@ -54,11 +54,11 @@ def decode(data: bytes, name: str, max_pixels: int = MAX_PIXELS, size: WorkingSi
     try:
         picture, exif = _opened(data, max_pixels)
         whole, orientation = picture.size, _orientation(exif)
-        target = size.of(*whole) if size else whole
+        target = size.scaled(*whole) if size else whole
         if target != whole and data.startswith(_JPEG):
             _draft(cast("JpegImageFile", picture), data, target, max_pixels)
         _check_size(picture.size, max_pixels)
-        with _ROOM.taken(BYTES_A_PIXEL * math.prod(whole if "progressive" in picture.info else picture.size)):
+        with _MEMORY.reserve(BYTES_A_PIXEL * math.prod(whole if "progressive" in picture.info else picture.size)):
             image = Image.of(_upright(_channels(picture), orientation))
         if target == whole:
             return image
@@ -66,7 +66,7 @@ def decode(data: bytes, name: str, max_pixels: int = MAX_PIXELS, size: WorkingSi
             target, whole = target[::-1], whole[::-1]
         return Image.reduced(image.pixels, target, whole, file_digest(data))
     except ImageError as refusal:
-        raise ImageError(refusal.why, shown(name)) from None
+        raise ImageError(refusal.why, shown(name), code=refusal.code) from None
     except Exception as fault:  # readers raise almost anything on broken files, MemoryError and KeyError included
         line = " ".join(str(fault).split()) or type(fault).__name__
         raise ImageError(f"broken or cut off ({shown(line[:120])}); replace the file", shown(name)) from fault
@@ -78,9 +78,11 @@ def load(path: Path, max_pixels: int = MAX_PIXELS, size: WorkingSize | None = No
         data = _read(path)
     except OSError as fault:
         reason = fault.strerror or type(fault).__name__
-        raise ImageError(f"cannot be read ({reason}); check the path and its rights", shown(str(path))) from fault
+        raise ImageError(
+            f"cannot be read ({reason}); check the path and its rights", shown(str(path)), code="image-missing"
+        ) from fault
     except ValueError as fault:
-        raise ImageError(f"not a usable file name ({fault})", shown(str(path))) from fault
+        raise ImageError(f"not a usable file name ({fault})", shown(str(path)), code="image-missing") from fault
     return decode(data, str(path), max_pixels, size)
 
 
@@ -94,14 +96,14 @@ def converted(picture: PillowImage) -> NDArray[np.uint8]:
     return _upright(pixels, orientation if orientation in range(1, 9) else 1)
 
 
-class _Room:
+class MemoryLimit:
     """Lets pictures be decoded in parallel within a limit of bytes; a larger one waits and is decoded alone."""
 
     def __init__(self, most: int) -> None:
         self._most, self._taken, self._changed = most, 0, Condition()
 
     @contextmanager
-    def taken(self, wanted: int) -> Iterator[None]:
+    def reserve(self, wanted: int) -> Iterator[None]:
         """Holds `wanted` bytes while a picture is decoded."""
         with self._changed:
             self._changed.wait_for(lambda: not self._taken or self._taken + wanted <= self._most)
@@ -114,16 +116,20 @@ class _Room:
                 self._changed.notify_all()
 
 
-_ROOM = _Room(TOGETHER)
+_MEMORY = MemoryLimit(TOGETHER)
 
 
 def _read(path: Path) -> bytes:
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
         what = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
-        raise ImageError(f"it is {what}; give the file of a picture", shown(str(path)))
+        raise ImageError(f"it is {what}; give the file of a picture", shown(str(path)), code="image-unsupported")
     if status.st_size > MAX_BYTES:
-        raise ImageError(f"{status.st_size:,} bytes; files up to {MAX_BYTES:,} bytes are read", shown(str(path)))
+        raise ImageError(
+            f"{status.st_size:,} bytes; files up to {MAX_BYTES:,} bytes are read",
+            shown(str(path)),
+            code="image-too-large",
+        )
     return path.read_bytes()
 
 
@@ -131,7 +137,7 @@ def _check_size(size: tuple[int, int], max_pixels: int) -> None:
     width, height = size
     if width * height > max_pixels:
         what = f"{width} x {height} pixels is more than the limit of {max_pixels:,}"
-        raise ImageError(f"{what}; make it smaller or raise the limit")
+        raise ImageError(f"{what}; make it smaller or raise the limit", code="image-too-large")
 
 
 def _opened(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
@@ -187,7 +193,9 @@ def _check_scans(data: bytes) -> None:
     while (found := _MARKER.search(data, at)) and (kind := found[1][0]) != _END:
         scans += kind == _SCAN
         if scans > MOST_SCANS:
-            raise ImageError(f"a JPEG of more than {MOST_SCANS} scans, which would take long; save it again")
+            raise ImageError(
+                f"a JPEG of more than {MOST_SCANS} scans, which would take long; save it again", code="image-too-large"
+            )
         at = found.end()
         if kind not in _ALONE:
             at += int.from_bytes(data[at : at + 2])
@@ -260,10 +268,13 @@ def _heif(data: bytes) -> tuple[ImageFile, bytes]:
 
             return HeifImageFile(io.BytesIO(data)), b""  # turned upright while it is decoded
     except ImportError:
-        raise ImageError("HEIC and AVIF pictures need: pip install 'looktwice[heif]'") from None
+        raise ImageError("HEIC and AVIF pictures need: pip install 'looktwice[heif]'", code="extra-missing") from None
     if is_video(data):
-        raise ImageError("it is a video; judge some of its frames as photos of one thing, with --burst or Model.burst")
-    raise ImageError(f"not a picture that can be read; convert it to {_READ}")
+        raise ImageError(
+            "it is a video; judge some of its frames as photos of one thing, with --burst or Model.burst",
+            code="image-is-video",
+        )
+    raise ImageError(f"not a picture that can be read; convert it to {_READ}", code="image-unsupported")
 
 
 def is_video(head: bytes) -> bool:
@@ -355,7 +366,7 @@ class _Directory:
     length: int
 
     @classmethod
-    def of(cls, block: bytes) -> _Directory:
+    def parse(cls, block: bytes) -> _Directory:
         sign = "<" if block[:2] == b"II" else ">"
         at, number, offset = {b"*": (4, "H", "L"), b"+": (8, "Q", "Q")}[block[2:4].strip(b"\0")]
         places, counts = struct.Struct(sign + offset), struct.Struct(sign + number)
@@ -383,13 +394,16 @@ def _tiff(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
     picture = TiffImageFile(io.BytesIO(_tiff_essential(data)))
     _check_size(picture.size, _pillow_limit(max_pixels))
     if picture.mode == "I;16" and (picture.tag_v2.get(258) != (16,) or picture.tag_v2.get(262) == 0):
-        raise ImageError("grey TIFF with 12 bits or with white as zero cannot be read; convert it to 8 bits")
+        raise ImageError(
+            "grey TIFF with 12 bits or with white as zero cannot be read; convert it to 8 bits",
+            code="image-unsupported",
+        )
     return picture, data
 
 
 def _tiff_essential(data: bytes) -> bytes:
     """The TIFF with one page, whose directory holds only sound entries that matter for its pixels."""
-    directory, kept, unread = _Directory.of(data), {}, len(data)
+    directory, kept, unread = _Directory.parse(data), {}, len(data)
     if directory.start < 8 * (directory.offset.size // 4):
         raise ImageError("broken or cut off (a TIFF directory inside the header); replace the file")
     for tag, kind, values, field in directory.entries(data):
@@ -409,7 +423,7 @@ def _orientation(exif: bytes) -> int:
     """How the camera was held, 1 (upright) to 8; 1 where the block does not say or is damaged."""
     block = exif.removeprefix(b"Exif\0\0")
     try:
-        directory = _Directory.of(block)
+        directory = _Directory.parse(block)
         values = (
             int.from_bytes(field[:2], directory.order) for tag, *_, field in directory.entries(block) if tag == 0x112
         )
@@ -432,7 +446,9 @@ def _channels(picture: PillowImage) -> NDArray[np.uint8]:
     if picture.mode.startswith("I"):
         return _from_16_bits(picture)
     if picture.mode in ("F", "LAB"):
-        raise ImageError(f"pixels of kind {picture.mode} cannot be read; convert it to 8-bit RGB")
+        raise ImageError(
+            f"pixels of kind {picture.mode} cannot be read; convert it to 8-bit RGB", code="image-unsupported"
+        )
     clear = "transparency" in picture.info or picture.mode in ("LA", "La", "PA", "RGBA", "RGBa")
     wanted = "RGBA" if clear else "RGB"
     return np.asarray(picture if picture.mode == wanted else picture.convert(wanted))
@@ -442,7 +458,9 @@ def _from_16_bits(picture: PillowImage) -> NDArray[np.uint8]:
     """Grey in 8 bits: the low byte is dropped, as for 16-bit colour, and the transparent value is white."""
     values = np.asarray(picture)
     if values.min() < 0 or values.max() > 0xFFFF:
-        raise ImageError("grey values outside 0 to 65,535 have no known range; convert it to 8 bits")
+        raise ImageError(
+            "grey values outside 0 to 65,535 have no known range; convert it to 8 bits", code="image-unsupported"
+        )
     grey = (values >> 8).astype(np.uint8)
     grey[values == picture.info.get("transparency", -1)] = 255
     return grey

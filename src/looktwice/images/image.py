@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.errors import ImageError
+from looktwice.errors import DataError, ImageError
 
 MAX_PIXELS = 64_000_000
 """Width times height that is decoded unless the caller says otherwise."""
@@ -30,7 +33,7 @@ class WorkingSize:
     spared: int = 0
     """Width times height up to which a picture is left as it is."""
 
-    def of(self, height: int, width: int) -> tuple[int, int]:
+    def scaled(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of such a picture at this size; never more than it has, and at least 1 each."""
         if height * width <= self.spared:
             return height, width
@@ -80,7 +83,7 @@ class Image:
     def within(self, size: WorkingSize | None) -> Image:
         """The same at a working size, with the digest of all its pixels; itself where it is no larger."""
         height, width, _ = self.pixels.shape
-        target = size.of(height, width) if size else (height, width)
+        target = size.scaled(height, width) if size else (height, width)
         if target == (height, width):
             return self
         return Image.reduced(self.pixels, target, self.original_size or (height, width), self.digest)
@@ -127,7 +130,7 @@ def encode_jpeg(pixels: NDArray[np.uint8], quality: int, *, full_colour: bool = 
     import cv2
 
     if not 1 <= quality <= 100:
-        raise ImageError(f"JPEG quality is {quality}; give a number from 1 to 100")
+        raise ImageError(f"JPEG quality is {quality}; give a number from 1 to 100", code="option-invalid")
     sampling = [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444] if full_colour else []
     return _encoded(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, quality, *sampling])
 
@@ -142,6 +145,25 @@ def file_digest(data: bytes) -> str:
 def shown(name: str) -> str:
     """The name as a terminal can print it: quoted and escaped where it holds control characters or is empty."""
     return name if name and name.isprintable() else repr(name)
+
+
+def few(names: Sequence[str], what: str) -> str:
+    """How many there are, and the first three by name: `5 pictures (a.png, b.png, c.png and 2 more)`."""
+    first = ", ".join(map(shown, names[:3]))
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{len(names)} {what}{'' if len(names) == 1 else 's'} ({first}{more})"
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns what goes wrong while a file or folder is read into one line that names it."""
+    try:
+        yield
+    except OSError as fault:
+        why = fault.strerror or " ".join(str(fault).split()) or type(fault).__name__
+        raise DataError(
+            f"{shown(str(path))}: cannot be read ({why}); check the path and its rights", code="file-unreadable"
+        ) from fault
 
 
 def _checked(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -62,9 +62,15 @@ def read_header(path: Path, name: str) -> Header:
     # A member may lie about its length, too; but each picture or label takes a byte of the file at the least.
     beyond = offset is not None and offset + claimed > real
     if min(shape, default=1) < 0 or start + claimed != info.file_size or beyond:
-        raise DataError(f"{shown(str(path))}: {name} claims {shape} numbers that are not there; save it again")
+        raise DataError(
+            f"{shown(str(path))}: {name} claims {shape} numbers that are not there; save it again",
+            code="file-malformed",
+        )
     if shape and shape[0] > real:
-        raise DataError(f"{shown(str(path))}: {name} claims {shape[0]:,} entries in {real:,} bytes; save it again")
+        raise DataError(
+            f"{shown(str(path))}: {name} claims {shape[0]:,} entries in {real:,} bytes; save it again",
+            code="file-malformed",
+        )
     return Header(shape, kind, fortran, start, offset)
 
 
@@ -75,7 +81,8 @@ def read_array(path: Path, name: str) -> "NDArray[np.generic]":
     if size > MOST_BYTES:
         raise DataError(
             f"{shown(str(path))}: {name} takes {size / 1e9:,.1f} GB when unpacked, at most {MOST_BYTES / 1e9:.1f} are "
-            "read; save it with numpy.savez, without compression, which is read picture by picture"
+            "read; save it with numpy.savez, without compression, which is read picture by picture",
+            code="image-too-large",
         )
     flat, filled = np.empty(size, np.uint8), 0  # which takes no memory before it is filled
     with unpacking(path), zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
@@ -97,4 +104,6 @@ def unpacking(path: Path) -> Iterator[None]:
         raise
     except Exception as fault:  # zipfile, zlib and numpy raise many kinds
         why = " ".join(str(fault).split())[:120] or type(fault).__name__
-        raise DataError(f"{shown(str(path))}: not an .npz of plain arrays ({shown(why)}); save it again") from fault
+        raise DataError(
+            f"{shown(str(path))}: not an .npz of plain arrays ({shown(why)}); save it again", code="file-malformed"
+        ) from fault

@@ -41,17 +41,23 @@ def frames(
             file.flush()
             return _frames(Path(file.name), count, size, max_pixels)
     except ImageError as refusal:
-        raise ImageError(refusal.why, shown(name)) from None
+        raise ImageError(refusal.why, shown(name), code=refusal.code) from None
     except OSError as fault:
-        raise ImageError(f"cannot be read ({fault.strerror}); check the path and its rights", shown(name)) from fault
+        raise ImageError(
+            f"cannot be read ({fault.strerror}); check the path and its rights", shown(name), code="image-missing"
+        ) from fault
 
 
 def _frames(path: Path, count: int, size: WorkingSize | None, max_pixels: int) -> list[Image]:
     if path.stat().st_size > MAX_BYTES:
-        raise ImageError(f"{path.stat().st_size:,} bytes; files up to {MAX_BYTES:,} bytes are read")
+        raise ImageError(
+            f"{path.stat().st_size:,} bytes; files up to {MAX_BYTES:,} bytes are read", code="image-too-large"
+        )
     claimed = _claimed(path, max_pixels)
     if claimed > MOST_FRAMES:
-        raise ImageError(f"{claimed:,} frames; a burst is a short video of up to {MOST_FRAMES:,}, so cut it")
+        raise ImageError(
+            f"{claimed:,} frames; a burst is a short video of up to {MOST_FRAMES:,}, so cut it", code="image-too-large"
+        )
     found, there = _read(path, _spaced(claimed or MOST_FRAMES, count), size)
     if len(found) < count and there:  # it has fewer frames than it claims
         found, _ = _read(path, _spaced(there, count), size)
@@ -68,7 +74,10 @@ def _claimed(path: Path, max_pixels: int) -> int:
     try:
         width, height = (int(capture.get(side)) for side in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT))
         if width * height > max_pixels:
-            raise ImageError(f"{width} x {height} pixels is more than the limit of {max_pixels:,}; make it smaller")
+            raise ImageError(
+                f"{width} x {height} pixels is more than the limit of {max_pixels:,}; make it smaller",
+                code="image-too-large",
+            )
         return max(0, int(capture.get(cv2.CAP_PROP_FRAME_COUNT)))
     finally:
         capture.release()

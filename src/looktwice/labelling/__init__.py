@@ -1,1 +1,1 @@
-"""Labels from people: the queue of pictures, the label file, the page, and exchange with other tools."""
+"""Labels from people: the queue of pictures, the label file and the page."""

@@ -17,7 +17,7 @@ from looktwice.errors import LookTwiceError
 from looktwice.labelling.labels import Click, Token
 from looktwice.labelling.session import LabellingSession
 from looktwice.model import Picture, WorkingSize, encode_jpeg, encode_png
-from looktwice.service import Limits, Place, bodies
+from looktwice.service import Place, ServiceLimits, bodies
 from looktwice.service.app import PageFiles, add_refusals
 from looktwice.service.guards import Admission, Counters, Guard, Tokens, check_address
 from looktwice.service.replies import Refusal
@@ -28,7 +28,7 @@ SIDE = 1280
 SMALL = 65_536
 """Pictures of up to this many pixels are sent as PNG, larger ones as JPEG."""
 QUALITY = 90
-LIMITS = Limits(body=65_536)
+LIMITS = ServiceLimits(body=65_536)
 HERE = Path(__file__).parent
 SHARED = ("/page/style.css", "/page/api.js", "/page/icon.svg")
 """Files shared with the page of the service."""
@@ -107,7 +107,7 @@ class _Routes:
         return JSONResponse({**asdict(self._work), "labels": self._session.words()})
 
     async def state(self, request: Request) -> Response:
-        """What a window shows now: its pictures and the progress of all windows."""
+        """The state of a window: its pictures and the progress of all windows."""
         try:
             return self._state(TOKEN.validate_python(request.query_params.get("window")))
         except ValidationError:
@@ -139,7 +139,7 @@ class _Routes:
         try:
             await work
         except LookTwiceError as error:
-            raise Refusal("unavailable", str(error)) from None
+            raise Refusal("unavailable", str(error), error=error.code) from None
 
     def _state(self, window: str) -> Response:
         state = self._session.state(window)
@@ -152,7 +152,7 @@ def _encoded(picture: Picture) -> Response:
     try:
         pixels = picture.image(WorkingSize(long=SIDE)).pixels
     except LookTwiceError as error:
-        raise Refusal("picture", str(error)) from None
+        raise Refusal("picture", str(error), error=error.code) from None
     small = pixels.shape[0] * pixels.shape[1] <= SMALL
     data, kind = (encode_png(pixels), "image/png") if small else (encode_jpeg(pixels, QUALITY), "image/jpeg")
     return Response(data, media_type=kind, headers={"cache-control": "private, max-age=3600"})

@@ -49,11 +49,14 @@ class Audit:
     seed: int = 0
 
     @classmethod
-    def of(cls, found: Sequence[Verdict], seed: int = 0) -> Audit:
+    def from_verdicts(cls, found: Sequence[Verdict], seed: int = 0) -> Audit:
         """An audit of the accepted verdicts among these; of all, if none has a decision."""
         accepted = [verdict for verdict in found if verdict.decision != "review" and not verdict.held]
         if not accepted:
-            raise DataError("no verdict is accepted, so there is nothing to audit; score with a larger --max-error")
+            raise DataError(
+                "no verdict is accepted, so there is nothing to audit; score with a larger --max-error",
+                code="pictures-none",
+            )
         return cls(accepted, seed)
 
     @cached_property

@@ -20,17 +20,18 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, 
 
 from looktwice import files
 from looktwice.errors import DataError
-from looktwice.model import FILE_COLUMNS, read_header, read_truths, shown
+from looktwice.model import FILE_COLUMNS, AnswerKind, read_header, read_truths, shown
 
-COLUMNS = ("file", "label", "not")
+COLUMNS: dict[AnswerKind, tuple[str, ...]] = {"label": ("file", "label", "not"), "tags": ("file", "tags")}
+"""The columns of the table, by the kind of truths."""
 JOURNAL = ".journal"
 BEGINNING = b'{"at":"'
 """How a journal begins."""
 BEHIND = 100
 """Events by which the table may be behind the journal."""
-Says = Literal["label", "not", "unsure", "skip"]
-"""The true label is this; it is none of these; can't tell; show it again later."""
-LABELS = {"label": (1, 1), "not": (1, 100), "unsure": (0, 0), "skip": (0, 0)}
+Says = Literal["label", "tags", "not", "unsure", "skip"]
+"""The true label is this; the true tags are all of these; it is none of these; can't tell; show it again later."""
+LABELS = {"label": (1, 1), "tags": (0, 100), "not": (1, 100), "unsure": (0, 0), "skip": (0, 0)}
 """The fewest and most labels that each takes."""
 Name = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Word = Annotated[str, StringConstraints(pattern=r"\S", max_length=200)]
@@ -39,7 +40,7 @@ Token = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z_-]{1,64}$")]
 
 
 class Click(BaseModel):
-    """What one window said about one picture."""
+    """A click in one window about one picture."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -99,9 +100,10 @@ class _Line(BaseModel):
 class Labels:
     """The labels of a collection, shared by all windows of one process; a lock keeps other processes out."""
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, kind: AnswerKind = "label") -> None:
         """`out` is the `labels.csv`; an existing one without a journal is imported."""
         files.check_writable(out, (".csv",))
+        self.kind = kind
         self.out, self._journal = out, out.with_suffix(JOURNAL)
         self._lock = Lock()
         self._events: dict[str, Click | Undo] = {}
@@ -119,7 +121,8 @@ class Labels:
                 self._check_table()
             else:
                 self._take_over()
-            files.write(out, table(self.known()))
+            self._check_kind()
+            files.write(out, table(self.known(), kind))
         except BaseException:
             self.close()
             if not began:
@@ -142,7 +145,7 @@ class Labels:
         with self._lock:
             if click.id not in self._events:
                 self._append(click)
-            files.write(self.out, table(self.known()))
+            files.write(self.out, table(self.known(), self.kind))
 
     def undo(self, identity: str, window: str) -> str | None:
         """Undo the window's last click, and return its picture; None if there is no click."""
@@ -152,7 +155,7 @@ class Labels:
                 if click is None:
                     return None
                 self._append(Undo(id=identity, window=window, undoes=click.id))
-            files.write(self.out, table(self.known()))
+            files.write(self.out, table(self.known(), self.kind))
             undo = self._events[identity]
             undone = self._events[undo.undoes] if isinstance(undo, Undo) else undo
             return undone.file if isinstance(undone, Click) else None
@@ -171,7 +174,9 @@ class Labels:
         except OSError as error:
             self._file.truncate(end)
             what = f"{str(self._journal)!r} cannot be written ({error.strerror})"
-            raise DataError(f"{what}; this click was not saved: free some space and click again") from None
+            raise DataError(
+                f"{what}; this click was not saved: free some space and click again", code="file-unwritable"
+            ) from None
         self._events[event.id] = event
 
     def _read(self) -> None:
@@ -187,8 +192,18 @@ class Labels:
             except ValidationError:
                 what = f"{str(self._journal)!r}: line {number} was not written by looktwice"
                 raise DataError(
-                    f"{what}; repair it, or move the journal away to continue from {self.out.name}"
+                    f"{what}; repair it, or move the journal away to continue from {self.out.name}",
+                    code="file-malformed",
                 ) from None
+
+    def _check_kind(self) -> None:
+        """Refuse to mix labels and tags in one table."""
+        other: Says = "label" if self.kind == "tags" else "tags"
+        if any(click.says == other for click in self.known().values()):
+            raise DataError(
+                f"{str(self.out)!r} holds {other}, and the classifier gives {self.kind}; name another file with --out",
+                code="labels-unmatched",
+            )
 
     def _check_table(self) -> None:
         """Refuse a table that was edited; it may be behind the journal after a crash, or if it could not be written."""
@@ -196,36 +211,46 @@ class Labels:
             return
         found, events = self.out.read_text("utf-8", "replace"), list(self._events.values())
         earlier = (_standing(events[:end]) for end in range(len(events), max(-1, len(events) - 1 - BEHIND), -1))
-        if found not in map(table, earlier):
+        if found not in (table(known, self.kind) for known in earlier):
             what = f"{str(self.out)!r} was edited outside `looktwice label`"
-            raise DataError(f"{what}; move {self._journal.name} away to continue from the table as it is")
+            raise DataError(
+                f"{what}; move {self._journal.name} away to continue from the table as it is", code="file-malformed"
+            )
 
     def _take_over(self) -> None:
         """Write the labels of an existing table to the journal, each as a click."""
         header = read_header(self.out) if self.out.exists() else []
         files_column = next((name for name in FILE_COLUMNS if name in header), None)
-        if more := [name for name in header if name not in (files_column, *COLUMNS)]:
+        if more := [name for name in header if name not in (files_column, *COLUMNS["label"], *COLUMNS["tags"])]:
             what = f"{str(self.out)!r} has columns that would be lost ({', '.join(map(shown, more))})"
-            raise DataError(f"{what}; write the labels to another file with --out, or take these columns out")
+            raise DataError(
+                f"{what}; write the labels to another file with --out, or take these columns out", code="file-exists"
+            )
         for number, (file, row) in enumerate(read_truths(self.out).items() if self.out.exists() else ()):
             says: Says = "label" if row.truth else "not" if row.excluded else "unsure"
             labels = (row.truth,) if row.truth else row.excluded
+            if row.tags is not None:
+                says, labels = "tags", row.tags
             click = Click(id=f"table-{number}", window="table", file=file, says=says, labels=labels)
             self._append(click)
 
 
-def table(known: Mapping[str, Click]) -> str:
+def table(known: Mapping[str, Click], kind: AnswerKind = "label") -> str:
     """`labels.csv`: a row for each labelled picture, none for a skipped one.
 
     `label` is the true label. If it is unknown, `not` has a label that was ruled out, one row each. Both are empty if
-    nobody could tell.
+    nobody could tell. `tags` are all true tags; a picture that nobody could tell has no row then.
     """
     out = io.StringIO()
     writer, quoting = (
         csv.writer(out, lineterminator="\n", quoting=kind) for kind in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
     )
-    writer.writerow(COLUMNS)
+    writer.writerow(COLUMNS[kind])
     for file, click in sorted(known.items()):
+        if kind == "tags":
+            if click.says == "tags":
+                writer.writerow(map(files.to_cell, (file, files.join_tags(click.labels))))
+            continue
         ruled_out = [(file, "", label) for label in click.excluded or ("",)] if click.settles else []
         for row in [(file, click.truth, "")] if click.truth else ruled_out:
             spaced = any(cell.startswith(" ") for cell in row)  # which readers drop unless it is quoted

@@ -7,11 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from looktwice.errors import LookTwiceError
+from looktwice.files import split_tags
 from looktwice.labelling.audit import Audit
 from looktwice.labelling.labels import Click, Labels
 from looktwice.labelling.queue import BUTTONS, Queue, options
 from looktwice.labelling.summary import AuditSummary, LabelSummary, Summary, summarise
-from looktwice.model import AsyncModel, Cause, Panel, Picture, Row, Verdict, Votes, labelled_votes, returned_labels
+from looktwice.model import (
+    AnyVerdict,
+    AsyncModel,
+    Cause,
+    Panel,
+    Picture,
+    Row,
+    Votes,
+    labelled_votes,
+    returned_labels,
+)
 
 PRELOADED = 4
 """Pictures assigned to a window at a time: the one it shows and those it preloads."""
@@ -38,11 +49,13 @@ class Item:
     pending: bool
     """Whether the options are still to come, with the classifier's answers."""
     prediction: Prediction | None
+    chosen: tuple[str, ...] = ()
+    """The tags that are switched on at first, where verdicts are reviewed."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What a window shows: its pictures, the first of them large, and the progress of all windows."""
+    """The state of a window: its pictures, the first of them large, and the progress of all windows."""
 
     items: tuple[Item, ...]
     settled: int
@@ -53,6 +66,8 @@ class State:
     """Why views are no longer queried; empty while they are."""
     summary: Summary | None
     """What the labels show so far; None if nothing is queried, since nothing is known about the classifier then."""
+    tags: bool = False
+    """Whether several labels may be true of a picture."""
 
 
 @dataclass(frozen=True)
@@ -76,10 +91,12 @@ class LabellingSession:
     vocabulary: tuple[str, ...] = ()
     """The labels that the classifier is known to return."""
     asking: Asking | None = None
-    verdicts: Sequence[Verdict] = ()
+    verdicts: Sequence[AnyVerdict] = ()
     """Existing verdicts about the pictures, whose labels are offered."""
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
     """Those that the page shows, for people to accept or correct."""
+    chosen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The tags of verdicts under review that are switched on at first."""
     audit: Audit | None = None
     """The accepted verdicts whose error rate the labels are to estimate."""
     rows: dict[str, Row] = field(default_factory=dict)
@@ -116,18 +133,18 @@ class LabellingSession:
     def words(self) -> list[str]:
         """The known labels, sorted: those of the classifier, those it returned, and those that people entered."""
         entered = {label for click in self.labels.known().values() for label in click.labels}
-        returned = {label for row in self.rows.values() for label in (row.base, *row.views) if label}
+        returned = {label for row in self.rows.values() for label in self._returned(row)}
         judged = {label for labels in self._named.values() for label in labels}
         return sorted({*self.vocabulary, *returned, *entered, *judged}, key=str.casefold)
 
     def state(self, window: str) -> State:
-        """What a window shows now."""
+        """The current state of a window."""
         known = self.labels.known()
         settled = {name for name, click in known.items() if click.settles and name in self.pictures}
         skipped = {name for name, click in known.items() if not click.settles}
         names = self._queue.next(window, settled, skipped, PRELOADED)
         self._wanted.set()
-        if self.asking and (self._summarising is None or self._summarising.done()):
+        if self.asking and not self._tags and (self._summarising is None or self._summarising.done()):
             self._summarising = asyncio.create_task(self._summarise(self.asking))
         words = self.words()
         return State(
@@ -139,6 +156,7 @@ class LabellingSession:
             AuditSummary(self.audit.share(verdicts_wrong(self.audit, known)), len(self.audit.verdicts))
             if self.audit
             else self._summary,
+            self._tags,
         )
 
     async def click(self, click: Click) -> None:
@@ -170,15 +188,24 @@ class LabellingSession:
             )
         self._summary = replace(self._summary, unasked=unasked)
 
+    @property
+    def _tags(self) -> bool:
+        return self.labels.kind == "tags"
+
+    def _returned(self, row: Row) -> list[str]:
+        """The labels, or the tags, of the answers about a picture."""
+        texts = [text for text in (row.base, *row.views) if text]
+        return list(dict.fromkeys(tag for text in texts for tag in split_tags(text))) if self._tags else texts
+
     def _item(self, name: str, words: Sequence[str]) -> Item:
         prediction, row = self.predictions.get(name), self.rows.get(name)
         whole = 0 < len(self.vocabulary) <= BUTTONS  # offered for every picture, whatever is answered
         if self.asking and row is None and name not in self._failed and not self.notice and not whole:
             return Item(name, (), True, prediction)
-        named = [label for label in (row.base, *row.views) if label] if row else self._named.get(name, ())
+        named = self._returned(row) if row else self._named.get(name, ())
         offered = options(name if row is None else row.digest, named, words)
         others = tuple(label for label in offered if prediction is None or label != prediction.label)
-        return Item(name, others, False, prediction)
+        return Item(name, others, False, prediction, self.chosen.get(name, ()))
 
     async def _ask(self, asking: Asking) -> None:
         """Query the next pictures of the queue whenever a window has moved on, until the budget is spent.
@@ -191,7 +218,9 @@ class LabellingSession:
             known = self.labels.known()
             settled = {name for name, click in known.items() if click.settles}
             labelled = [
-                name for name, click in known.items() if click.says in ("label", "not") and name in self.pictures
+                name
+                for name, click in known.items()
+                if click.says in ("label", "tags", "not") and name in self.pictures
             ]
             wanted = [*self._queue.ahead(settled, ASKED), *labelled]
             left = [name for name in wanted if name not in self.rows and name not in self._failed]

@@ -1,4 +1,4 @@
-"""What labels show while people are still adding them: accuracy, calibration, and the guarantee they support."""
+"""Statistics during labelling: accuracy, calibration, and the guarantee that the labels support."""
 
 from __future__ import annotations
 
@@ -8,9 +8,18 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from looktwice import Jury, metrics
-from looktwice.errors import LookTwiceError
 from looktwice.labelling.audit import Share
-from looktwice.model import FOLDS, LADDER, HeldOut, LabelledVotes, cross_fit, needs, selection_level
+from looktwice.model import (
+    FOLDS,
+    LADDER,
+    Answers,
+    Claim,
+    HeldOut,
+    LabelledVotes,
+    cross_fit,
+    missing_labels,
+    selection_level,
+)
 
 FEWEST = 4 * FOLDS
 """With fewer labels, only their number is shown."""
@@ -21,7 +30,7 @@ NOTE = (
 
 
 class Summary(Protocol):
-    """What the labels show so far, for the page."""
+    """The statistics of the labels so far, for the page."""
 
     @property
     def enough(self) -> bool:
@@ -117,7 +126,7 @@ def summarise(labelled: LabelledVotes, unsure: int, max_error: float, level: flo
     levels = sorted((dict.fromkeys(LADDER, selection_level(level)) | {max_error: level}).items())
     thresholds = ((error, held_out.threshold(error, certainty)) for error, certainty in levels)
     reached, accept = next(((error, t) for error, t in thresholds if t is not None), (None, np.inf))
-    more = _more(held_out, max_error, level)
+    more = missing_labels([Claim(max_error)], Answers.unnamed(outcome.confidence, outcome.correct), level)
     return LabelSummary(
         count,
         unsure,
@@ -129,12 +138,3 @@ def summarise(labelled: LabelledVotes, unsure: int, max_error: float, level: flo
         more,
         more == 0,
     )
-
-
-def _more(held_out: HeldOut, max_error: float, level: float) -> int | None:
-    """Number of labels missing for the cheapest way to the guarantee; None if there is no way."""
-    try:
-        found = needs(max_error, level, held_out)
-    except LookTwiceError:
-        return None
-    return max(0, min(need.labels for need in found) - len(held_out.confidence))

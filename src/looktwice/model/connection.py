@@ -1,42 +1,163 @@
-"""A classifier with its ledger and budget, opened when it is first asked."""
+"""Classifiers with their ledger and budgets, opened when they are first asked."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from looktwice.classifiers import trust
-from looktwice.classifiers.registry import Source, connect, describe, resolve
+from looktwice.classifiers import registry, trust
+from looktwice.classifiers.base import NO_LABEL, AnswerKind, answer_kind
+from looktwice.classifiers.registry import Connected, Described, Source, describe, read_renames, resolve
+from looktwice.decisions.label_map import LabelMap, propose
+from looktwice.decisions.profile import Profile
 from looktwice.engine import check
+from looktwice.engine.budget import TYPICAL_SIZE, Money
 from looktwice.engine.check import Checkup
 from looktwice.engine.engine import QueryEngine
 from looktwice.engine.ledger import maintenance
 from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.engine.ledger.places import MEMORY, OFF, POSTGRES
-from looktwice.engine.meter import TYPICAL_SIZE
-from looktwice.engine.options import AskOptions, ledger_name, ledger_place, open_engine
-from looktwice.engine.outcome import Progress
-from looktwice.engine.query import OnAnswer
+from looktwice.engine.query import OnAnswer, Progress
 from looktwice.errors import LookTwiceError
 from looktwice.images.collection import PictureLike, one
 from looktwice.images.image import Image
+from looktwice.model.options import AskOptions, in_order, ledger_name, ledger_place, open_engine
+from looktwice.project import FILE, Project
+from looktwice.views.base import CLASSIFIER_NAME
 
 ShowProgress = bool | Callable[[Progress], None]
+Classifiers = Source | Sequence[Source]
+"""A classifier, or several."""
+
+
+def connect(
+    source: Source,
+    *,
+    name: str | None = None,
+    price: Money | None = None,
+    rename: Mapping[str, str] | str | Path | None = None,
+    budget: int | str | None = None,
+    money: Money | None = None,
+    rate: float | None = None,
+    concurrency: int | None = None,
+    prices: str | Path | None = None,
+) -> Connected:
+    """A classifier under a name, to be asked alone or beside others: `Model([connect("cheap.toml"), connect(ask)])`.
+
+    `source` is a string such as `onnx:model.onnx`, a TOML file, a function, or a classifier. A function takes one
+    picture (uint8, height × width × RGB) and returns a label, or with `@looktwice.batched` a list of each; it may be
+    async. `rename` gives labels other names: a
+    dictionary, or a CSV file with the columns `label` and `name`. `budget` and `money` hold for this classifier,
+    beside those of the model. The name is that of the TOML file (`name`, else its stem) or of the function.
+    """
+    if isinstance(source, str | Path):
+        source = resolve(str(source))
+    if isinstance(source, Connected):
+        known = source
+    else:
+        classifier = registry.connect(source)
+        known = Connected(classifier, name_of(source), describe(source, classifier))
+    renames = read_renames(Path(rename)) if isinstance(rename, str | Path) else rename or {}
+    given = {"name": name, "price": price, "prices": prices, "rate": rate, "concurrency": concurrency,
+             "budget": budget, "money": money}  # fmt: skip
+    said = {key: value for key, value in given.items() if value is not None}
+    described = source.asking if isinstance(source, Described) else {}
+    named = replace(known, rename={**known.rename, **renames}, **{**described, **said})  # type: ignore[arg-type]
+    if not CLASSIFIER_NAME.fullmatch(named.name):
+        raise LookTwiceError(
+            f"a classifier cannot be called {named.name!r}; give it a name of at most 60 characters, without blanks, @ "
+            "and *",
+            code="option-invalid",
+        )
+    return named
+
+
+def named(given: Sequence[str] = ()) -> list[Connected]:
+    """The classifiers that the user named, or else those of the project file, with its label map.
+
+    An UntrustedError if the file names one that the user has not approved.
+    """
+    project = Project.here()
+    sources: list[tuple[str | None, Described]] = [(None, resolve(text)) for text in given]
+    sources = sources or [(name, trust.checked(text, project.file)) for name, text in project.descriptions()]
+    if not sources:
+        raise LookTwiceError(
+            f'no classifier is named; give -c, or write for example classifiers = ["my-api.toml"] into {FILE}',
+            code="option-invalid",
+        )
+    return [connect(one, name=name, rename=project.names(name or name_of(one))) for name, one in sources]
+
+
+def of_profile(profile: Profile, path: Path) -> list[Connected]:
+    """The classifiers of a saved profile, which must be approved; those of the project file where the profile is its.
+
+    Labels have the names that they had when it was fitted, or those of the project file.
+    """
+    project, listed = Project.here(), dict[str, str]()
+    if path.absolute() == project.profile_path().absolute():
+        listed = {name or name_of(resolve(text)): text for name, text in project.descriptions()}
+    connected = []
+    for name, text in profile.described():
+        alone = next(iter(listed)) if not name and len(listed) == 1 else name
+        checked = trust.checked(listed[alone], project.file) if alone in listed else trust.checked(text, path)
+        called = alone or name_of(checked)
+        rename = project.names(called) if called in project.rename else profile.label_maps.get(called)
+        connected.append(connect(checked, name=called, rename=rename))
+    return connected
+
+
+def name_of(source: Source) -> str:
+    """The name of a classifier that was given none."""
+    if isinstance(source, Described):
+        if "name" in source.asking:
+            return str(source.asking["name"])
+        text = Path(source.address or source.text).stem
+    else:
+        text = str(getattr(source, "__name__", type(source).__name__))
+    return re.sub(r"[\s@*]+", "-", text)[:60] or "classifier"
+
+
+def _kind(connected: Sequence[Connected]) -> AnswerKind:
+    """What the answers of all classifiers say; an error where they differ."""
+    kinds = {answer_kind(each.classifier): each.name for each in connected}
+    if len(kinds) > 1:
+        raise LookTwiceError(
+            f"{kinds['tags']} returns tags and {kinds['label']} one label, which cannot be weighed together; give "
+            'classifiers of one kind (answer = "tags" in a description)',
+            code="option-conflict",
+        )
+    return next(iter(kinds))
 
 
 class Connection:
-    """A classifier that can be asked; closed at the end, it saves everything and gives everything back."""
+    """One or several classifiers that can be asked; closed at the end, it saves everything and gives everything back.
+
+    The classifier, description and limits are those of the first, which has the lowest price.
+    """
 
     def __init__(
-        self, classifier: Source, options: AskOptions, seed: int, progress: ShowProgress, on_answer: OnAnswer | None
+        self,
+        classifier: Classifiers,
+        options: AskOptions,
+        seed: int,
+        progress: ShowProgress,
+        on_answer: OnAnswer | None,
     ) -> None:
-        self.classifier = connect(classifier)
-        self.description = describe(classifier, self.classifier)
+        sources: list[Source] = list(classifier) if isinstance(classifier, list | tuple) else [classifier]  # type: ignore[list-item]
+        if not sources:
+            raise LookTwiceError("there is no classifier; give one or several", code="option-invalid")
+        self.connected = in_order([connect(source) for source in sources], options)
+        """The classifiers, the cheapest first."""
+        self.kind = _kind(self.connected)
+        """Whether its answers are labels or tags."""
+        first = self.connected[0]
+        self.classifier, self.description = first.classifier, first.description
         self.options = options
-        self.terms = options.terms(self.classifier)
+        self.limits = options.of(first).limits(self.classifier)
         self._seed, self._progress, self._on_answer = seed, progress, on_answer
         self._engine: QueryEngine | None = None
 
@@ -49,19 +170,20 @@ class Connection:
     async def close(self) -> None:
         """Write what is queued, and let go of the ledger and the classifier; the next call opens them again."""
         engine, self._engine = self._engine, None
-        await (engine or self.classifier).close()
+        for open_one in [engine] if engine else [each.classifier for each in self.connected]:
+            await open_one.close()
 
     @property
     def engine(self) -> QueryEngine:
         """The classifier, ledger, pace and budget, opened when first needed."""
         if self._engine is None:
-            self._engine = open_engine(self.classifier, self.description, self.options, self._seed)
+            self._engine = open_engine(self.connected, self.options, self._seed)
             self._engine.on_answer = self._on_answer
         return self._engine
 
     @property
     def asked(self) -> Progress:
-        """What was asked so far, since the ledger and the classifier were opened."""
+        """The queries so far, since the ledger and the classifier were opened."""
         return replace(self._engine.progress) if self._engine else Progress()
 
     @property
@@ -80,27 +202,49 @@ class Connection:
         It was stopped, a budget is spent, the ledger failed, or the classifier is rate-limited for longer than the
         longest wait. Reads the ledger.
         """
-        return self.engine.runner.unavailable()
+        return self.engine.unavailable()
 
     def ledger_name(self) -> str | None:
         """Where answers are stored, for people; None where they are not."""
-        return ledger_name(self.terms, self.options)
+        return ledger_name(self.connected, self.options)
+
+    def _ledger(self) -> str | None:
+        """Where answers are stored, if there is a ledger yet that others can read."""
+        place = ledger_place(self.connected, self.options)
+        if place in (None, OFF, MEMORY) or not (place.startswith(POSTGRES) or Path(place).exists()):
+            return None
+        return place
 
     def days(self) -> list[DayCost]:
-        """What the ledger says that the classifier cost, day by day."""
-        place = ledger_place(self.terms, self.options)
-        if place in (None, OFF, MEMORY) or not (place.startswith(POSTGRES) or Path(place).exists()):
-            return []
-        return [day for day in maintenance.stats(place) if day.fingerprint == self.classifier.fingerprint]
+        """The spend on the classifiers by day, from the ledger."""
+        prints, place = {each.fingerprint for each in self.connected}, self._ledger()
+        return [day for day in maintenance.stats(place) if day.fingerprint in prints] if place else []
+
+    def label_maps(self, truths: Iterable[str]) -> dict[str, LabelMap | None]:
+        """By classifier: which of its labels mean which of the truths; None where no label of it is known.
+
+        They are those that it says it has, or that it answered with so far, by the ledger. Nothing is asked.
+        """
+        place, wanted = self._ledger(), set(truths)
+        maps: dict[str, LabelMap | None] = {}
+        for asked in self.connected:
+            known = {asked.rename.get(label, label) for label in asked.classifier.labels or ()}
+            words = maintenance.labels(place, asked.fingerprint) if place and not known else ()
+            known |= {asked.names.label(word) for word in words} - {NO_LABEL}
+            maps[asked.name] = propose(known, wanted) if known else None
+        return maps
 
     def sends_to(self) -> tuple[str, ...]:
-        """The addresses to which pictures go, as far as the description tells."""
-        return trust.reach(resolve(self.description)).sends
+        """The addresses to which pictures go, as far as the descriptions tell."""
+        reached = (trust.reach(resolve(each.description)).sends for each in self.connected)
+        return tuple(dict.fromkeys(address for sends in reached for address in sends))
 
     def typical_price(self) -> int:
-        """What a question costs, in millionths; by the token, about, for a phone's photo at the working size."""
-        meter = self.options.meter(self.classifier)
-        return meter.quote(*self.terms.working_size.of(*TYPICAL_SIZE)).expected if meter else self.terms.price_micros
+        """The price of a query in millionths; by the token, an estimate for a phone photo at the working size."""
+        meter = self.options.of(self.connected[0]).meter(self.classifier)
+        return (
+            meter.quote(*self.limits.working_size.scaled(*TYPICAL_SIZE)).expected if meter else self.limits.price_micros
+        )
 
     def stop(self, message: str = "the run was stopped") -> None:
         """Send nothing more until `resume`; what is in flight is waited for and kept."""
@@ -113,9 +257,12 @@ class Connection:
     async def check(self, picture: PictureLike | None = None) -> Checkup:
         """One picture, or a test card, asked three times: latency, price, limits, and whether answers repeat."""
         if self.options.batch:
-            raise LookTwiceError("a check asks three times at once, and a batch takes up to a day; leave --batch out")
-        image = Image.of(check.test_card()) if picture is None else one(picture).image(self.terms.working_size)
-        return await check.examine(self.engine, image)
+            raise LookTwiceError(
+                "a check asks three times at once, and a batch takes up to a day; leave --batch out",
+                code="option-conflict",
+            )
+        image = Image.of(check.test_card()) if picture is None else one(picture).image(self.limits.working_size)
+        return await check.examine(self.engine.first, image)
 
     @asynccontextmanager
     async def _showing(self, pictures: int | None) -> AsyncIterator[QueryEngine]:

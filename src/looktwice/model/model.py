@@ -3,45 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Self, Unpack
+from typing import Self, Unpack, cast
 
 import numpy as np
 
-from looktwice.calibration import calibrators, metrics, panels, paper
+from looktwice.calibration import calibrators, metrics, paper, powered
 from looktwice.calibration.base import Calibrator
+from looktwice.calibration.jury import Jury
 from looktwice.classifiers import trust
-from looktwice.classifiers.base import Pixels
-from looktwice.classifiers.registry import Source
-from looktwice.decisions import evaluation, fitting, judging, pilot, planning, transferring
+from looktwice.classifiers.base import AnswerKind, Pixels
+from looktwice.decisions import evaluation, fitting, judging, pilot, planning, tagging, transferring
 from looktwice.decisions.evaluation import Evaluation, VerdictsLike
 from looktwice.decisions.fitting import Collected, OnCollected
 from looktwice.decisions.judging import Judging
-from looktwice.decisions.pilot import Choice, Selection, Sized, Tuned
-from looktwice.decisions.policy import DecisionKeywords, DecisionOptions, Policy
-from looktwice.decisions.profile import Profile
+from looktwice.decisions.pilot import FitResult, Frontier, Plan, Selection
+from looktwice.decisions.policy import DecisionKeywords, DecisionOptions, Policy, TagPolicy
+from looktwice.decisions.profile import Profile, ProfileClassifier
 from looktwice.decisions.stream import Monitor
 from looktwice.decisions.transferring import Transferred
 from looktwice.decisions.verdict import Verdict
 from looktwice.engine.estimate import Estimate
-from looktwice.engine.options import AskKeywords, AskOptions
-from looktwice.engine.outcome import Unscored
-from looktwice.engine.query import OnAnswer, askable
+from looktwice.engine.ledger.transaction import Transaction
+from looktwice.engine.query import Cause, OnAnswer, Unscored, askable
 from looktwice.errors import DataError, FitError, ProfileError
 from looktwice.images import datasets, video
-from looktwice.images.collection import Picture, PictureLike, PicturesLike, many, one, with_truths
+from looktwice.images.collection import Picture, PictureLike, PicturesLike, has_truths, many, one, with_truths
 from looktwice.images.descriptor import Floats, descriptor
-from looktwice.model.connection import Connection, ShowProgress
+from looktwice.model.connection import Classifiers, Connection, ShowProgress, of_profile
+from looktwice.model.options import AskKeywords, AskOptions
 from looktwice.plots import figures
+from looktwice.project import Project
 from looktwice.transfer.noise import NoiseFile
-from looktwice.views import CANDIDATES, GENERAL, PROMPTED, Panel, View, questions, render
+from looktwice.views import GENERAL, PROMPTED, At, Base, Panel, questions, render
 from looktwice.views.panels import panel_of
 
-VIEWS = 8
-"""Views that a tuned panel may have, unless more or fewer are asked for."""
+NO_VIEWS = Panel(())
 DEFAULTS = DecisionOptions()
 
 
@@ -56,7 +57,7 @@ class AsyncModel(Connection):
 
     def __init__(
         self,
-        classifier: Source,
+        classifier: Classifiers,
         profile: Profile | None = None,
         *,
         options: AskOptions | None = None,
@@ -70,15 +71,15 @@ class AsyncModel(Connection):
         super().__init__(classifier, options, profile.seed if profile else 0, progress, on_answer)
         self.profile = profile
         if profile:
-            profile.check(self.classifier)
+            profile.check({connected.name: connected for connected in self.connected})
         self._policies_of: Profile | None = None
-        self._policies: dict[DecisionOptions, tuple[Policy, Judging]] = {}
+        self._policies: dict[DecisionOptions, tuple[Policy, Judging, Monitor]] = {}
 
     @classmethod
     def load(
         cls,
-        path: str | Path,
-        classifier: Source | None = None,
+        path: str | Path | None = None,
+        classifiers: Classifiers | None = None,
         *,
         options: AskOptions | None = None,
         progress: ShowProgress = False,
@@ -87,16 +88,22 @@ class AsyncModel(Connection):
     ) -> Self:
         """The model of a saved profile; an UntrustedError if it names a classifier that the user has not approved.
 
-        `classifier` names the classifier in place of the profile. A profile that was saved here is approved.
+        Without a path it is that of the project, with the project's limits. `classifiers` are asked in place of those
+        that the profile names. A profile that was saved here is approved.
         """
+        options = replace(options or AskOptions(), **asking)
+        if path is None:
+            path, options = Project.here().profile_path(), options.or_project()
         profile = Profile.load(Path(path))
-        source = trust.checked(profile.classifier, Path(path)) if classifier is None else classifier
-        return cls(source, profile, options=options, progress=progress, on_answer=on_answer, **asking)
+        sources = of_profile(profile, Path(path)) if classifiers is None else classifiers
+        return cls(sources, profile, options=options, progress=progress, on_answer=on_answer)
 
     def save(self, path: str | Path) -> None:
         """Write the profile as JSON, and approve the classifier for `load`."""
-        self.fitted().save(Path(path))
-        trust.remember(self.description)
+        maps = {connected.name: dict(connected.rename) for connected in self.connected if connected.rename}
+        self.fitted().model_copy(update={"label_maps": maps}).save(Path(path))
+        for connected in self.connected:
+            trust.remember(connected.description)
 
     # Asking ----------------------------------------------------------------------------------------------------------
 
@@ -107,8 +114,12 @@ class AsyncModel(Connection):
 
         Without `views` it is the profile's panel, with codes of the profile's vocabulary, or the general one.
         """
-        found = _labelled(pictures, labels) if labels is not None else many(pictures)
+        known = labels is not None or has_truths(pictures)
+        found = _labelled(pictures, labels, self.kind) if known else many(pictures)
         async with self._showing(len(found)) as engine:
+            if self.kind == "tags":
+                panel = self.profile.views() if views is None and self.profile else self.panel(views)
+                return await tagging.collect(engine, found, panel)
             if views is None and self.profile:
                 return await fitting.collect_for(engine, found, self.profile)
             return await fitting.collect(engine, found, panel_of(views))
@@ -121,7 +132,7 @@ class AsyncModel(Connection):
         views: Panel | str | None = None,
         **decision: Unpack[DecisionKeywords],
     ) -> Estimate:
-        """What asking about these pictures would cost at the most; nothing is asked."""
+        """The maximum cost of querying these pictures; nothing is sent."""
         found = pictures if isinstance(pictures, Iterator) else many(pictures)
         if views is not None:
             return await self.engine.estimate(found, panel_of(views))
@@ -138,119 +149,130 @@ class AsyncModel(Connection):
         views: Panel | str | None = None,
         calibrator: Calibrator | str = "jury",
         noise: str | Path | None = None,
-        adaptive: bool = False,
-        max_error: float | None = None,
+        paper: str | None = None,
+        draws: int = 20,
+        max_price: float | None = None,
+        max_queries: float | None = None,
         on_collected: OnCollected | None = None,
-    ) -> Profile:
-        """Learn how far to trust the classifier, from pictures whose truth is known.
+    ) -> FitResult:
+        """Learn how far to trust the classifier, and what to ask it, from pictures whose truth is known.
 
         `pictures` is a collection with truths (a folder with one folder per class or with `labels.csv`, an `.npz`, an
-        official data set), or pictures with `labels`. `noise` is the file of `looktwice noise`, for the calibrator
-        `transfer`. `adaptive` asks sixteen views, so that later looks can ask more about unsure pictures, if 200
-        answers or more were wrong; `max_error` lets them stop by whether an answer would still be accepted at that
-        error. `on_collected` is called with the answers before they teach; by default it warns of those that miss.
+        official data set), or pictures with `labels`. A pilot on a quarter of them finds out which views, wordings
+        and classifiers are worth asking, and the others are asked no more than that; `plan` says what it takes. The
+        sequence of queries and when to stop are chosen within `max_price` and `max_queries` a picture on average; by
+        default they are the cheapest whose Brier score is within one standard error and 1 % of the best.
+
+        `views` fixes what is asked. `noise` is the file of `looktwice noise`, for the calibrator `transfer`. `paper`
+        searches the settings of one transformation as the paper does, in so many `draws`. `on_collected` is called
+        with the answers before they teach; by default it warns of those that miss.
         """
-        panel, found = panel_of(views, adaptive), _labelled(pictures, labels)
-        if (noise is not None) != (calibrator == paper.Transfer.name):
-            raise FitError("the calibrator transfer and its noise, the file of `looktwice noise`, belong together")
-        if noise is None:
-            family = calibrators.named(calibrator)
+        found = _labelled(pictures, labels, self.kind)
+        if self.kind == "tags":
+            chosen = {"noise": noise, "paper": paper, "max_price": max_price, "max_queries": max_queries}
+            return await self._fit_tags(found, self.panel(views), calibrator, chosen, on_collected)
+        if paper is not None:
+            return await self._search(found, paper, draws)
+        family, tell = self._calibrator(calibrator, noise, views), on_collected or fitting.warn
+        fitting.check_teachable(found)
+        panel, asked, choice = self.panel(views), self._asked(), pilot.limits(max_price, max_queries)
+        if len(asked) > 1 and not isinstance(family, Jury):
+            raise FitError(f"several classifiers are weighed by a jury, not by {family.name}", code="option-conflict")
+        fixed = views not in (None, "") or not isinstance(family, Jury)
+        async with self._showing(len(found)) as engine:
+            if fixed:
+                selection = Selection(await fitting.collect(engine, found, panel))
+            else:
+                selection = await pilot.ask(engine, found, panel, asked)
+        collected = fitting.check_learnable(selection.collected, len(found), tell)
+        if isinstance(family, Jury):
+            whole = fixed and len(asked) == 1
+            result = pilot.fit(replace(selection, collected=collected), asked, choice, family.ballot, whole)
         else:
-            family = paper.Transfer(noise=NoiseFile.load(Path(noise)).of(panel))
-        collected = await self._collected(found, panel, on_collected)
-        return self.learn(collected, family, fixed=None if views else len(GENERAL), max_error=max_error)
+            profile = fitting.learn(collected, family, self.description)
+            result = FitResult(profile, Frontier(()), collected)
+        self.profile = result.profile
+        return result
+
+    def _calibrator(
+        self, calibrator: Calibrator | str, noise: str | Path | None, views: Panel | str | None
+    ) -> Calibrator:
+        if (noise is not None) != (calibrator == paper.Transfer.name):
+            raise FitError(
+                "the calibrator transfer and its noise, the file of `looktwice noise`, belong together",
+                code="option-conflict",
+            )
+        if noise is None:
+            return calibrators.named(calibrator)
+        return paper.Transfer(noise=NoiseFile.load(Path(noise)).of(panel_of(views)))
+
+    async def _fit_tags(
+        self,
+        pictures: Sequence[Picture],
+        panel: Panel,
+        calibrator: Calibrator | str,
+        options: Mapping[str, object],
+        on_collected: OnCollected | None,
+    ) -> FitResult:
+        """Ask every classifier about every labelled picture, and learn the probability of each tag."""
+        given = [name for name, value in options.items() if value is not None]
+        if given or calibrator != "jury":
+            raise FitError(
+                f"{(given or ['calibrator'])[0]} is for answers of one label, and this classifier returns tags; leave "
+                "it out",
+                code="option-conflict",
+            )
+        async with self._showing(len(pictures)) as engine:
+            self.profile, collected = await tagging.fit(engine, pictures, panel, on_collected)
+        return FitResult(self.profile, Frontier(()), collected)
+
+    def _asked(self) -> list[ProfileClassifier]:
+        """What a profile says of the classifiers, the cheapest first; an only one has no name."""
+        asked = [fitting.described(channel) for channel in self.engine.channels.values()]
+        return asked if len(asked) > 1 else [asked[0].model_copy(update={"name": ""})]
+
+    def panel(self, views: Panel | str | None = None) -> Panel:
+        """What `fit` asks about labelled pictures: these views or all that its pilot tries, and other classifiers."""
+        _, *others = self.engine.channels
+        tags = self.kind == "tags"  # asked as they are, unless views are named
+        panel = Panel(()) if tags and views in (None, "") else panel_of(views)
+        if views in (None, "") and not tags:
+            panel = Panel((*panel, *askable(self.classifier, PROMPTED)))
+        return Panel((*(At(name, Base()) for name in others), *panel)) if others else panel
+
+    def plan(self, pictures: PicturesLike | int, views: Panel | str | None = None) -> Plan:
+        """What `fit` would ask about so many labelled pictures at the most, stage by stage, and what that costs."""
+        count = pictures if isinstance(pictures, int) else len(many(pictures))
+        asked = self._asked()
+        prices = {"": asked[0].price, **{each.name: each.price for each in asked}}
+        return pilot.plan(count, self.panel(views), prices, fixed=views not in (None, ""))
+
+    def use(self, profile: Profile) -> None:
+        """Judge by this profile from now on, such as another point of the frontier: `model.use(result.at(…))`."""
+        profile.check({connected.name: connected for connected in self.connected})
+        self.profile = profile
 
     async def _collected(
         self, pictures: Sequence[Picture], panel: Panel, on_collected: OnCollected | None = None
     ) -> Collected:
         fitting.check_teachable(pictures)
         async with self._showing(len(pictures)) as engine:
-            return await fitting.collect_to_learn(engine, pictures, panel, on_collected or fitting.warn)
+            collected = await fitting.collect(engine, pictures, panel)
+        return fitting.check_learnable(collected, len(pictures), on_collected or fitting.warn)
 
-    def learn(
-        self, collected: Collected, calibrator: Calibrator, *, fixed: int | None = None, max_error: float | None = None
-    ) -> Profile:
+    def learn(self, collected: Collected, calibrator: Calibrator) -> Profile:
         """Fit on answers that `ask` gave; costs no query."""
-        self.profile = fitting.learn(collected, calibrator, self.description, fixed=fixed, max_error=max_error)
+        self.profile = fitting.learn(collected, calibrator, self.description)
         return self.profile
 
-    async def tune(
-        self,
-        pictures: PicturesLike,
-        labels: Sequence[object] | None = None,
-        *,
-        max_queries: int | None = None,
-        loss: panels.LossName = "log-loss",
-    ) -> Tuned:
-        """Choose the views on a thrifty pilot, and fit on all pictures.
-
-        `max_queries` is for one picture, the first query included; by default up to 9, and fewer where more add little:
-        a single one where the classifier's own score suffices, since a view is worth what it adds to that.
-        `loss` is what the views are to lower on held-out pictures.
-        """
-        found = _labelled(pictures, labels)
-        fitting.check_teachable(found)
-        plan = self.plan(len(found), max_queries)
-        async with self._showing(len(found)) as engine:
-            chosen = await pilot.choose(engine, found, plan, self._candidates(), GENERAL, panels.LOSSES[loss])
-        tuned = pilot.fit(chosen, plan.longest if max_queries else chosen.knee, self.description)
-        self.profile = tuned.profile
-        return tuned
-
-    async def tune_sizes(
-        self,
-        pictures: PicturesLike,
-        labels: Sequence[object] | None = None,
-        *,
-        sizes: Sequence[int],
-        max_queries: int | None = None,
-        loss: panels.LossName = "log-loss",
-    ) -> Sized:
-        """Choose the size of pictures along with the views: smaller ones may be cheaper, and so pay for more looks.
-
-        `sizes` are pixels of the longer side. Each takes a pilot of its own.
-        """
-        found = _labelled(pictures, labels)
-        options = self.options.settled(self.terms, self.engine.spend())
-        selections: dict[int, Selection] = {}
-        choices: list[Choice] = []
-        for size in dict.fromkeys(sizes):
-            model = AsyncModel(
-                self.classifier,
-                options=replace(options, working_size=size),
-                progress=self._progress,
-                on_answer=self._on_answer,
-            )
-            async with model:
-                self.engine.lead(model.engine)
-                selections[size] = chosen = (await model.tune(found, max_queries=max_queries, loss=loss)).chosen
-                price = await model.engine.price(found) or 1.0
-            choices += [Choice(size, views, (1 + views) * price, brier) for views, brier in enumerate(chosen.losses)]
-        best = pilot.taken(pilot.frontier(choices))
-        tuned = pilot.fit(selections[best.size], max(1, best.views), self.description)
-        self.profile = tuned.profile
-        return Sized(tuned, tuple(choices), best)
-
-    def plan(self, pictures: int, max_queries: int | None = None) -> panels.Plan:
-        """The plan of the pilot for this number of pictures; a budget makes it smaller."""
-        longest = VIEWS if max_queries is None else max_queries - 1
-        remaining = self.engine.runner.remaining() if self.options.is_limited() else None
-        return panels.plan(pictures, len(self._candidates()), longest, remaining)
-
-    def _candidates(self) -> tuple[View, ...]:
-        """The views among which `tune` chooses: of the picture, and of the question where the classifier takes one."""
-        return (*CANDIDATES, *askable(self.classifier, PROMPTED))
-
-    async def search(
-        self, pictures: PicturesLike, labels: Sequence[object] | None = None, *, family: str, draws: int = 20
-    ) -> Tuned:
+    async def _search(self, pictures: Sequence[Picture], family: str, draws: int) -> FitResult:
         """The paper's search over the settings of one transformation, with the paper's Gaussian model."""
-        grid, found = pilot.grid_of(family), _labelled(pictures, labels)
-        fitting.check_teachable(found, pilot.SEARCHED)
-        async with self._showing(len(grid) * len(found)) as engine:
-            chosen, settings = await pilot.search(engine, found, grid, draws)
+        grid = pilot.grid_of(family)
+        fitting.check_teachable(pictures, pilot.SEARCHED)
+        async with self._showing(len(grid) * len(pictures)) as engine:
+            chosen, settings = await pilot.search(engine, pictures, grid, draws)
         self.profile = fitting.learn(chosen.collected, paper.Gaussian(), self.description, n_selection=chosen.pilot)
-        return Tuned(self.profile, chosen, chosen.collected, tuple(settings))
+        return FitResult(self.profile, Frontier(()), chosen.collected, settings=tuple(settings), pilot=chosen.pilot)
 
     async def transfer(
         self,
@@ -267,7 +289,7 @@ class AsyncModel(Connection):
         jury that it is compared with, under the general panel.
         """
         chosen = (noise if isinstance(noise, NoiseFile) else NoiseFile.load(Path(noise))).best()
-        found = _labelled(pictures, labels)
+        found = self._one_label(pictures, labels)
         drawn = await self._collected(found, Panel.parse(f"{chosen.view}*{draws}"), on_collected)
         general = await self._collected(found, GENERAL, lambda _: None)
         result = transferring.transferred(chosen, drawn, general, self.description)
@@ -282,9 +304,12 @@ class AsyncModel(Connection):
         *,
         on_collected: OnCollected | None = None,
     ) -> Profile:
-        """Make a profile out of another classifier's jury, and of labelled pictures if there are any: fifty help."""
+        """Make a profile out of another classifier's jury, and of labelled pictures if there are any: fifty help.
+
+        With the classifier's own profile as the teacher, labels of pictures that have changed repair it.
+        """
         source = teacher if isinstance(teacher, Profile) else Profile.load(Path(teacher))
-        if found := _labelled(pictures, labels):
+        if found := self._one_label(pictures, labels):
             transferring.jury_of(source)
             collected = await self._collected(found, source.views(), on_collected)
             self.profile = transferring.taught(source, collected, self.description)
@@ -298,33 +323,57 @@ class AsyncModel(Connection):
     def fitted(self) -> Profile:
         """The profile; an error if there is none yet."""
         if self.profile is None:
-            raise ProfileError("this model has no profile yet; call fit with labelled pictures, or load one")
+            raise ProfileError(
+                "this model has no profile yet; call fit with labelled pictures, or load one", code="not-fitted"
+            )
         return self.profile
 
     def policy(self, options: DecisionOptions = DEFAULTS, /, **decision: Unpack[DecisionKeywords]) -> Policy:
-        """What these options mean for the profile; kept, since it is the same for every picture."""
+        """What these options mean for the profile, a `TagPolicy` for tags; kept, since all pictures share it."""
         return self._judging(replace(options, **decision))[0]
 
-    def _judging(self, options: DecisionOptions) -> tuple[Policy, Judging]:
+    def _judging(self, options: DecisionOptions) -> tuple[Policy, Judging, Monitor]:
         profile = self.fitted()
         if self._policies_of is not profile:
             self._policies_of, self._policies = profile, {}
         if options not in self._policies:
             policy = options.of(profile)
-            self._policies[options] = policy, Judging(profile, policy)
+            monitor = Monitor(policy, profile.digest, options.on_drift == "hold")
+            self._policies[options] = policy, Judging(profile, policy), monitor
         return self._policies[options]
 
     def strictest_guarantee(self, options: DecisionOptions = DEFAULTS) -> DecisionOptions:
         """The options with a guarantee: the one they name, or the strictest that the labelled pictures support."""
         return planning.strictest_guarantee(options, self.fitted())
 
+    def labels_missing(
+        self, options: DecisionOptions = DEFAULTS, /, **decision: Unpack[DecisionKeywords]
+    ) -> int | None:
+        """How many more labelled pictures, drawn at random, what these options claim takes; 0 if it can be claimed.
+
+        None if more labels would not help. Every interface tells this number.
+        """
+        options = replace(options, **decision)
+        policy = self.policy(options)
+        if self.fitted().kind == "tags":
+            raise DataError("labels that are missing are counted for labels, not for tags", code="option-conflict")
+        answers = policy.held_out.answers(self.fitted().vocabulary)
+        return planning.missing_labels(options.claims(), answers, options.level)
+
     def monitor(self, options: DecisionOptions = DEFAULTS) -> Monitor:
-        """Tests of live verdicts for drift: give it each verdict made with these options."""
-        return Monitor(self.policy(options))
+        """What is known of changes in the pictures that were scored with these options."""
+        return self._judging(options)[2]
+
+    async def end_alarm(self) -> None:
+        """Accept again: forget that the pictures have changed, here and in the ledger."""
+        if self.profile and self.engine.ledger:
+            digest = self.profile.digest
+            await self.engine.ledger.change(partial(Transaction.set_alarm, profile=digest, alarm=None))
+        self._policies = {}
 
     def reliability_svg(self, options: DecisionOptions = DEFAULTS) -> str:
         """The reliability diagram of the labelled pictures on held-out folds; an empty one where none are known."""
-        held_out = self.policy(options).held_out
+        held_out = self.fitted().held_out if self.kind == "tags" else self.policy(options).held_out
         if not held_out.correct:
             return '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1" width="0" height="0"></svg>'
         curve = metrics.reliability(*held_out.arrays())
@@ -332,7 +381,7 @@ class AsyncModel(Connection):
 
     def rendered(self, picture: PictureLike, options: DecisionOptions = DEFAULTS) -> Iterator[Pixels]:
         """Each view of a picture as the classifier is shown it, in the order of the panel."""
-        image = one(picture).image(self.terms.working_size)
+        image = one(picture).image(self.limits.working_size)
         for question in questions(image, self.policy(options).panel, self.engine.settings.seed):
             yield from render(image, [question])
 
@@ -344,7 +393,7 @@ class AsyncModel(Connection):
         on_answer: OnAnswer | None = None,
         **decision: Unpack[DecisionKeywords],
     ) -> Verdict:
-        """Label and confidence of one picture; `on_answer` is called with every answer about it.
+        """Label and confidence of one picture, or a `TagVerdict`; `on_answer` is called with every answer about it.
 
         If it is cancelled it returns at once, and answers that are in flight are kept when they come.
         """
@@ -376,14 +425,16 @@ class AsyncModel(Connection):
             path = Path(photos if isinstance(photos, str | Path) else str(photos[0]))
             photos = self.frames(path, frames) if video.is_video_file(path) else many(path)
         if len(photos) < 2:
-            raise DataError("a burst is two or more photos of one thing, or one short video; give them all")
+            raise DataError(
+                "a burst is two or more photos of one thing, or one short video; give them all", code="pictures-none"
+            )
         named = [one(photo, f"photo {place}") for place, photo in enumerate(photos, 1)]
         async with self._showing(len(named)) as engine:
             return await judging.burst(engine, named, self.fitted(), on_answer)
 
     def frames(self, path: Path, count: int) -> list[Picture]:
         """Some frames of a video as the photos of a burst; an ImageError says why there are none."""
-        found = video.frames(path, str(path), count, self.terms.working_size)
+        found = video.frames(path, str(path), count, self.limits.working_size)
         return [one(image, f"{path.name}#{place}") for place, image in enumerate(found, 1)]
 
     async def score(
@@ -396,18 +447,26 @@ class AsyncModel(Connection):
     ) -> AsyncGenerator[Verdict | Unscored]:
         """A verdict for each picture, in their order, or why there is none; answers in the ledger are not asked for.
 
+        From the moment at which the pictures are seen to have changed since the fit, verdicts are held.
+
         Each is handed over as soon as it and those before it are answered; `on_answer` is called with each answer as
         it arrives.
         """
-        policy, judge = self._judging(replace(options, **decision))
+        policy, judge, monitor = self._judging(replace(options, **decision))
         found = pictures if isinstance(pictures, Iterator) else many(pictures)
         total = None if isinstance(found, Iterator) else len(found)
         async with (
             self._showing(total) as engine,
             aclosing(judging.look(engine, found, self.fitted(), policy, on_answer, judge)) as verdicts,
         ):
+            fair = True
             async for verdict in verdicts:
-                yield verdict
+                if not isinstance(verdict, Unscored):
+                    yield await monitor.observe(verdict, engine.ledger, compare=fair)
+                else:
+                    # Which pictures still get a verdict then depends on what was asked before, such as the harder ones.
+                    fair = fair and verdict.cause not in (Cause.BUDGET, Cause.STOPPED)
+                    yield verdict
 
     async def familiarity(self, pictures: PicturesLike) -> Floats:
         """(n,): how much each picture is like the labelled ones, a p-value in (0, 1]; costs no query.
@@ -420,7 +479,7 @@ class AsyncModel(Connection):
             return np.full(len(found), np.nan)
 
         def described() -> Floats:
-            images = (picture.image(self.terms.working_size) for picture in found)
+            images = (picture.image(self.limits.working_size) for picture in found)
             return np.stack([descriptor(image.pixels, image.original_size) for image in images])
 
         return policy.before_asking(await asyncio.to_thread(described))
@@ -434,28 +493,45 @@ class AsyncModel(Connection):
         unlabelled: VerdictsLike | None = None,
         **decision: Unpack[DecisionKeywords],
     ) -> Evaluation:
-        """How good the confidences are on labelled pictures that took no part in fitting.
+        """How good the confidences are on labelled pictures that took no part in fitting; a `TagEvaluation` for tags.
 
         `unlabelled` are verdicts of this model about other pictures, or the file into which `score` wrote them: their
         confidences narrow the interval of the accuracy.
         """
-        policy, found = self.policy(options, **decision), _labelled(pictures, labels)
+        policy, found = self.policy(options, **decision), _labelled(pictures, labels, self.kind)
+        if self.kind == "tags":
+            if unlabelled is not None:
+                raise DataError("unlabelled verdicts are of one label; leave them out", code="option-conflict")
+            async with self._showing(len(found)) as engine:
+                judged = await tagging.evaluate(engine, found, self.fitted(), cast("TagPolicy", policy))
+            return cast("Evaluation", judged)
         # In a thread, since they may be what `score` of this very model is about to give.
         others = None if unlabelled is None else await asyncio.to_thread(evaluation.verdicts_of, unlabelled)
         if others is not None:
-            metrics.check_powered(len(found), len(others))
+            powered.check(len(found), len(others))
         async with self._showing(len(found)) as engine:
             collected = await fitting.collect_for(engine, found, self.fitted(), policy)
         return evaluation.evaluation(collected, self.fitted(), policy, others)
 
+    def _one_label(self, pictures: PicturesLike, labels: Sequence[object] | None) -> Sequence[Picture]:
+        """Pictures with one label each, for what can be learned about those alone."""
+        if self.kind == "tags":
+            raise FitError(
+                "this is for answers of one label, and the classifier returns tags; use fit", code="option-conflict"
+            )
+        return _labelled(pictures, labels)
 
-def _labelled(pictures: PicturesLike, labels: Sequence[object] | None) -> Sequence[Picture]:
-    """Pictures with truths: a collection that has them, or pictures and their labels."""
+
+def _labelled(pictures: PicturesLike, labels: Sequence[object] | None, kind: AnswerKind = "label") -> Sequence[Picture]:
+    """Pictures with truths of a kind: a collection that has them, or pictures and their labels."""
     if labels is not None:
-        return with_truths(many(pictures), labels)
-    if isinstance(pictures, str | Path):
-        return datasets.open_labelled(Path(pictures))
-    found = many(pictures)
-    if any(picture.truth is None and not picture.excluded for picture in found):
-        raise FitError("the truth of every picture is needed; give labels, or a collection that has them")
-    return found
+        found: Sequence[Picture] = with_truths(many(pictures), labels)
+    elif isinstance(pictures, str | Path):
+        found = datasets.open_labelled(Path(pictures))
+    elif len(pictures) and all(
+        isinstance(item, str | Path) and (Path(item).is_dir() or Path(item).suffix == ".npz") for item in pictures
+    ):
+        found = datasets.open_all_labelled([Path(str(item)) for item in pictures])
+    else:
+        found = many(pictures)
+    return datasets.of_kind(found, kind)

@@ -112,7 +112,9 @@ class Drift:
         bag = came + np.array(self.reference)
         upto = np.take_along_axis(bag.cumsum(axis=1), kind[:, None], axis=1)[:, 0]
         same = np.take_along_axis(bag, kind[:, None], axis=1)[:, 0]
-        lot = np.random.default_rng([self.seed, self.seen]).random(len(kind))
+        source = np.random.PCG64(self.seed)
+        source.advance(self.seen)  # the same, however many pictures come at once
+        lot = np.random.Generator(source).random(len(kind))
         ranks: Floats = (upto - lot * same) / bag.sum(axis=1)
         return ranks
 

@@ -155,7 +155,7 @@ class Familiarity(BaseModel):
         return np.sqrt(np.maximum(squares, 0).min(axis=1)).round(4)
 
     def because(self, descriptor: Floats) -> str:
-        """What stands out about a picture beside the labelled ones, for people."""
+        """A sentence on how a picture differs from the labelled ones."""
         away = (descriptor - self._middle) / self._unit
         kind = self._kind(descriptor, away)
         if kind:
@@ -194,7 +194,7 @@ class Familiarity(BaseModel):
 
     @cached_property
     def _factor(self) -> Floats:
-        """What makes numbers of the descriptor independent of each other: a root of the inverse covariance."""
+        """The whitening matrix of the descriptor: a root of the inverse covariance."""
         scaled = (self._rows - self._middle) / self._unit
         covariance = np.cov(scaled.T, bias=True)
         spread = np.diag(covariance)
@@ -270,7 +270,7 @@ class AnswerKinds(BaseModel):
         return np.array([known[kind] for kind in found], np.float64)
 
     def because(self, votes: Votes, row: int) -> str:
-        """What is unusual about the answers about a picture, for people."""
+        """A sentence on how the answers about a picture are unusual."""
         ((label, kind),) = kinds(votes.under(range(self.views)).take(np.array([row])))
         agree, labels = kind.split("/")
         among = self.seen.get(label)

@@ -1,1 +1,16 @@
-"""Curves as SVG, and results as notebooks show them."""
+"""Curves as SVG, which a notebook draws and a file or page can hold.
+
+>>> import os
+>>> from pathlib import Path
+>>> import numpy as np
+>>> from looktwice import plots
+>>> right = np.repeat([True, False], [80, 20])
+>>> curves = plots.reliability({"constant": (np.full(100, 0.8), right), "naive": (np.ones(100), right)})
+>>> curves.save(Path(os.devnull))  # or "curves.svg"; a notebook draws it
+"""
+
+from looktwice.plots.curves import reliability, risk_coverage
+from looktwice.plots.figures import Line, bars_svg, lines_svg
+from looktwice.plots.notebook import Drawing
+
+__all__ = ["Drawing", "Line", "bars_svg", "lines_svg", "reliability", "risk_coverage"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -106,7 +106,9 @@ def lines_svg(
     _check(lines)
     for bounds in (x_range, y_range):
         if bounds is not None and not -math.inf < bounds[0] + 1e-9 < bounds[1] < math.inf:
-            raise DataError(f"{bounds} is no range; give the lower end first and the higher second")
+            raise DataError(
+                f"{bounds} is no range; give the lower end first and the higher second", code="option-invalid"
+            )
     heading, top = _heading(title, [])
     legend, top = _legend([line.name for line in lines], top) if len(lines) > 1 else ("", top)
     x_range = x_range or _span(line.x for line in lines)
@@ -137,6 +139,22 @@ def points_svg(x: Floats, y: Floats, *, title: str, x_label: str, y_label: str, 
     return _svg(title, about, frame.bottom + 40, [heading, axes, _diagonal(frame), _clipped(frame, [dots])])
 
 
+def bars_svg(bars: Mapping[str, float], *, title: str, words: str = "{:,.3g}") -> str:
+    """Amounts from 0 on as bars with their names above them; the first is what the others are compared with."""
+    heading, y = _heading(title, ())
+    most = max(bars.values(), default=0.0) or 1.0
+    parts = [heading]
+    for place, (name, amount) in enumerate(bars.items()):
+        length = max(1.0, 320 * amount / most)
+        parts.append(_text(_EDGE, y, name))
+        size = f'width="{_n(length)}" height="14" rx="2" fill="{_colour(min(place, 1))}"'
+        parts.append(f'<rect x="{_n(_EDGE)}" y="{_n(y + 6)}" {size}/>')
+        parts.append(_text(_EDGE + length + 6, y + 17, words.format(amount)))
+        y += 44
+    about = "; ".join(f"{name}: {words.format(amount)}" for name, amount in bars.items())
+    return _svg(title, about, y - 16, parts)
+
+
 def column_svg(charts: Sequence[str], title: str) -> str:
     """Several figures of this module, one below the other, as one figure."""
     y, parts = 0.0, []
@@ -150,7 +168,7 @@ def column_svg(charts: Sequence[str], title: str) -> str:
 
 @dataclass(frozen=True)
 class _Axis:
-    """What an axis says: its label, its ticks and the words for a tick."""
+    """An axis: its label, its ticks and the text of a tick."""
 
     label: str
     ticks: Sequence[float]
@@ -228,13 +246,20 @@ def _heights(line: Line) -> list[Floats]:
 
 def _check(lines: Sequence[Line]) -> None:
     if not 1 <= len(lines) <= len(_COLOURS):
-        raise DataError(f"a chart shows 1 to {len(_COLOURS)} lines, not {len(lines)}; draw several charts")
+        raise DataError(
+            f"a chart shows 1 to {len(_COLOURS)} lines, not {len(lines)}; draw several charts", code="option-invalid"
+        )
     for line in lines:
         columns = [line.x, *_heights(line)]
         if {column.shape for column in columns} != {(len(line.x),)} or not len(line.x):
-            raise DataError(f"line {line.name!r} has columns of different lengths or none; give one value a point")
+            raise DataError(
+                f"line {line.name!r} has columns of different lengths or none; give one value a point",
+                code="option-invalid",
+            )
         if not all(np.isfinite(column).all() for column in columns):
-            raise DataError(f"line {line.name!r} holds a value that is not finite; leave that point out")
+            raise DataError(
+                f"line {line.name!r} holds a value that is not finite; leave that point out", code="option-invalid"
+            )
 
 
 # Words and values to marks

@@ -1,7 +1,7 @@
 """One self-contained page from saved votes and a profile; asks nothing and fetches nothing."""
 
-from looktwice.report.inputs import MAX_ERROR, ReportInputs
+from looktwice.report.inputs import ReportInputs
 from looktwice.report.page import ENDINGS, page, write
 from looktwice.report.saved import saved_inputs
 
-__all__ = ["ENDINGS", "MAX_ERROR", "ReportInputs", "page", "saved_inputs", "write"]
+__all__ = ["ENDINGS", "ReportInputs", "page", "saved_inputs", "write"]

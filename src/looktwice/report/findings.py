@@ -1,4 +1,4 @@
-"""What a report says, as numbers: guarantees, what more queries bring, classes, and the cost."""
+"""The figures of a report: guarantees, the gain of more queries, classes, and the cost."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from looktwice.calibration import crossfit, metrics, risk
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.conformal import draws
 from looktwice.calibration.crossfit import Outcome
-from looktwice.calibration.jury import Jury, Prefixes
+from looktwice.calibration.jury import AdaptiveJury, Jury
 from looktwice.calibration.logit import folds
 from looktwice.calibration.paper import Naive
+from looktwice.calibration.risk import Answers, Claim, Estimate, estimate
 from looktwice.calibration.shares import Constant
 from looktwice.calibration.votes import MISSING, Floats, LabelledVotes, Votes, base_tally
 from looktwice.decisions import planning
@@ -22,7 +23,6 @@ from looktwice.decisions.evaluation import LEAST_IN_BIN, BinCoverage, bin_covera
 from looktwice.decisions.policy import Policy
 from looktwice.decisions.profile import HeldOut, Profile
 from looktwice.engine.ledger.maintenance import DayCost
-from looktwice.errors import DataError
 from looktwice.report.inputs import Evidence, Judged
 
 MAX_ERRORS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
@@ -40,10 +40,6 @@ MISTAKES = 2
 # What may be guaranteed ---------------------------------------------------------------------------------------------
 
 
-MOST_LABELS = 1_000_000
-"""A guarantee that would take more labelled pictures is out of reach."""
-
-
 @dataclass(frozen=True)
 class Guarantee:
     """Whether the error rate of accepted answers can be guaranteed."""
@@ -55,8 +51,10 @@ class Guarantee:
     """The share of the judged pictures that reach the threshold."""
     wrong: float | None
     """The share of wrong answers among the accepted; None where no outcome is known or none is accepted."""
-    needed: int | None
-    """How many labelled pictures the guarantee would take where it fails; None if more labels would not help."""
+    missing: int | None
+    """How many more labelled pictures it takes where it fails; None if more labels would not help."""
+    estimate: Estimate | None = None
+    """What may be expected instead, where it fails."""
 
 
 def guarantees(evidence: Evidence, asked: Floats, max_error: float, level: float) -> list[Guarantee]:
@@ -64,18 +62,15 @@ def guarantees(evidence: Evidence, asked: Floats, max_error: float, level: float
 
     `asked` are the confidences of the pictures of which a share is accepted.
     """
-    found = []
+    found, answers = [], Answers.unnamed(evidence.confidence, evidence.correct)
     for error in sorted({*MAX_ERRORS, max_error}):
         threshold = risk.threshold(evidence.confidence, evidence.correct, error, level)
         if threshold is not None:
             found.append(_above(threshold, evidence, asked, error))
             continue
-        try:  # the fewest labels that would make the guarantee, whatever share is accepted
-            fewest = min(need.labels for need in planning.needs(error, level, evidence.held_out()))
-            needed = max(fewest, len(evidence.correct) + 1) if fewest <= MOST_LABELS else None
-        except DataError:
-            needed = None
-        found.append(Guarantee(error, None, 0.0, None, needed))
+        missing = planning.missing_labels([Claim(error)], answers, level)
+        expected = estimate(evidence.confidence, evidence.correct, error)
+        found.append(Guarantee(error, None, 0.0, None, missing, expected))
     return found
 
 
@@ -152,7 +147,7 @@ def steps(calibrator: Calibrator, judged: Judged) -> list[Step]:
         return []
     rows = whole[np.linspace(0, len(whole) - 1, min(len(whole), CURVE_PICTURES)).astype(np.intp)]
     some = labelled.take(rows)
-    family = Jury(ballot=calibrator.ballot) if isinstance(calibrator, Prefixes) else calibrator
+    family = Jury(ballot=calibrator.ballot) if isinstance(calibrator, AdaptiveJury) else calibrator
     sizes = np.unique(np.linspace(0, len(labelled.panel), CURVE_POINTS).astype(int)).tolist()
     single = family if isinstance(family, Jury) and some.evidence is not None else Constant()
     return [_step(family if size else single, some.under(range(size))) for size in sizes]
@@ -264,7 +259,7 @@ def unfamiliar(policy: Policy, judged: Judged, descriptors: Mapping[str, Floats]
 
 
 def familiarity_note(policy: Policy, judged: Judged, descriptors: Mapping[str, Floats]) -> str:
-    """What could not be compared with the labelled pictures, and why; empty where everything was."""
+    """The pictures that could not be compared with the labelled ones, and why; empty if there are none."""
     if judged.taught:
         return ""
     if policy.familiarity is None and policy.answers is None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.calibration.base import Calibrator
-from looktwice.calibration.jury import Jury, Prefixes
+from looktwice.calibration.jury import AdaptiveJury, Jury
 from looktwice.calibration.votes import MISSING, Codes, Votes
 from looktwice.decisions.policy import Policy
 from looktwice.errors import DataError, ImageError
@@ -87,7 +87,7 @@ def panel(policy: Policy, seed: int, judged: Judged | None, image: Image) -> lis
     places: dict[View, list[int]] = {}
     for place, view in enumerate(policy.panel):
         places.setdefault(view, []).append(place)
-    weights, small = _Weights.of(policy.calibrator), Image.of(shrunk(image.pixels, SAMPLE_SIDE))
+    weights, small = _Weights.from_calibrator(policy.calibrator), Image.of(shrunk(image.pixels, SAMPLE_SIDE))
     itself = (thumbnail(small.pixels),)
     rows = [ViewRow("", "the picture itself", 1, *weights.mean([0]), None, _right(judged, None), itself)]
     for view, here in list(places.items())[:VIEWS]:
@@ -107,8 +107,8 @@ class _Weights:
     covariance: NDArray[np.float64]
 
     @classmethod
-    def of(cls, calibrator: Calibrator) -> _Weights:
-        jury = calibrator.juries[-1] if isinstance(calibrator, Prefixes) else calibrator
+    def from_calibrator(cls, calibrator: Calibrator) -> _Weights:
+        jury = calibrator.juries[-1] if isinstance(calibrator, AdaptiveJury) else calibrator
         if not isinstance(jury, Jury):
             return cls(np.empty(0), np.empty(0))
         return cls(np.array(jury.weights), np.array(jury.covariance))

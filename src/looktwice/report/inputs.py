@@ -15,8 +15,10 @@ from looktwice.calibration.paper import Naive
 from looktwice.calibration.shares import Constant
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
 from looktwice.decisions.evaluation import baselines
-from looktwice.decisions.policy import Policy
-from looktwice.decisions.profile import HeldOut, Profile, Result
+from looktwice.decisions.planning import MAX_ERROR
+from looktwice.decisions.policy import Policy, TagPolicy
+from looktwice.decisions.profile import Profile, Result
+from looktwice.decisions.tagging import labelled_tags
 from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.errors import DataError
 from looktwice.images.collection import Picture
@@ -28,8 +30,6 @@ Bools = NDArray[np.bool_]
 
 SAME = 0.98
 """Two fits on the same pictures make at least this share of their answers right or wrong alike."""
-MAX_ERROR = 0.02
-"""The default for how often accepted answers may be wrong."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,10 +92,6 @@ class Evidence:
     """The row of the results that the report is about."""
     source: str
 
-    def held_out(self) -> HeldOut:
-        """The same as a profile keeps it."""
-        return HeldOut(confidence=tuple(self.confidence.tolist()), correct=tuple(self.correct.tolist()))
-
 
 def judge(inputs: ReportInputs) -> Judged | None:
     """The predictions for the votes' pictures, None without votes; a DataError if they do not fit the profile.
@@ -117,14 +113,17 @@ def judge(inputs: ReportInputs) -> Judged | None:
         outcome = crossfit.outcome(calibrator, labelled)
         return Judged(labelled, outcome.label, outcome.confidence, outcome, taught=False)
     if policy.rounds:
-        raise DataError("the profile was fitted on these votes, which are of all views; leave out --adaptive")
+        raise DataError(
+            "the profile was fitted on these votes, which are of all views; give --all",
+            code="option-conflict",
+        )
     labelled = labelled.evenly()
     judged = slice(len(labelled) - len(fair.label), None)
     return Judged(labelled.take(judged), fair.label, fair.confidence, fair, taught=True)
 
 
 def weigh(inputs: ReportInputs, judged: Judged | None) -> Evidence:
-    """What the report's guarantees rest on: the votes where their truths are known, else the profile's own pictures."""
+    """The basis of the report's guarantees: the votes if their truths are known, else the profile's own pictures."""
     profile, name = inputs.profile, inputs.using().calibrator.name
     if judged is None or judged.outcome is None:
         held_out, results = inputs.using().held_out, tuple(inputs.results) or profile.results
@@ -137,27 +136,46 @@ def weigh(inputs: ReportInputs, judged: Judged | None) -> Evidence:
         if not judged.taught and (fitted := profile.count_fitted(judged.votes.digests)):
             source = f"{_pictures(len(correct))}, {fitted:,} of which took part in fitting, so they are too optimistic"
     if not len(correct) or not results:
-        raise DataError("no outcome is known, neither to the profile nor of these votes; give labelled pictures")
+        raise DataError(
+            "no outcome is known, neither to the profile nor of these votes; give labelled pictures",
+            code="labels-missing",
+        )
     believed = next((result for result in results if result.calibrator == name), results[-1])
     return Evidence(confidence, correct, results, believed, source)
+
+
+def tag_evidence(inputs: ReportInputs, policy: TagPolicy) -> tuple[Floats, Bools, str]:
+    """(n, T) twice: the probabilities of tags and what is true, and which pictures they are about."""
+    profile, votes = inputs.profile, inputs.votes
+    if not isinstance(votes, LabelledVotes) or profile.count_fitted(votes.digests):
+        confidence, correct = profile.held_out.arrays()
+        shape = -1, len(profile.vocabulary)
+        return confidence.reshape(shape), correct.reshape(shape), _held_out(profile.pictures)
+    labelled = labelled_tags(votes.distinct(), profile)
+    source = f"{_pictures(len(labelled))} that took no part in fitting"
+    return policy.jury.probability(labelled), labelled.truths, source
 
 
 def _fitting(votes: Votes, profile: Profile, panel: Panel) -> Votes:
     """The answers to this panel, once the votes are known to hold them; they may be of more views, in any order."""
     if not len(votes):
-        raise DataError("the votes are about no picture; ask about some and save their votes with --votes")
+        raise DataError(
+            "the votes are about no picture; ask about some and save their votes with --votes", code="pictures-none"
+        )
     asked, wanted = votes.panel, tuple(map(str, panel))
     places = {view: [place for place, other in enumerate(asked) if other == view][::-1] for view in set(wanted)}
     columns = [places[view].pop() for view in wanted if places[view]]  # draws of one view in their order
     if len(columns) < len(wanted):
         raise DataError(
             f"the votes are of {len(asked)} views ({_few(asked)}) and the profile asks {len(wanted)} "
-            f"({_few(wanted)}); give the votes that were saved with this profile"
+            f"({_few(wanted)}); give the votes that were saved with this profile",
+            code="votes-mismatch",
         )
     if not set(votes.vocabulary) & set(profile.vocabulary):
         raise DataError(
             f"the votes are labels such as {votes.vocabulary[0]!r} and the profile knows labels such as "
-            f"{profile.vocabulary[0]!r}; give the votes that were saved with this profile"
+            f"{profile.vocabulary[0]!r}; give the votes that were saved with this profile",
+            code="votes-mismatch",
         )
     # The calibrator knows classes by their codes in the profile's vocabulary.
     fitting = votes.under(columns).recoded(profile.vocabulary)
@@ -177,7 +195,7 @@ def _fair(profile: Profile, labelled: LabelledVotes) -> Outcome | None:
     if any(result.calibrator == Pupil.name for result in profile.results):
         if (crossfit.outcome(calibrator, votes).correct == np.array(kept.correct)).mean() > SAME:
             what = "the borrowed jury was fitted on these pictures"  # without its prior, no fold can be fitted again
-            raise DataError(f"{what}; report about others, or leave out the votes")
+            raise DataError(f"{what}; report about others, or leave out the votes", code="votes-mismatch")
         return None
     if not np.allclose(calibrator.fit(votes).confidence(votes), calibrator.confidence(votes), atol=1e-6):
         return None

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -18,6 +19,8 @@ from markupsafe import Markup
 
 from looktwice import __version__, files
 from looktwice.calibration import metrics
+from looktwice.decisions import tagging
+from looktwice.decisions.policy import DecisionOptions, TagPolicy
 from looktwice.decisions.profile import Profile
 from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.errors import DataError
@@ -25,7 +28,7 @@ from looktwice.plots import figures
 from looktwice.plots.figures import Line, upward
 from looktwice.report import findings, gallery
 from looktwice.report.findings import Guarantee
-from looktwice.report.inputs import Judged, ReportInputs, judge, weigh
+from looktwice.report.inputs import Judged, ReportInputs, judge, tag_evidence, weigh
 from looktwice.transfer.noise import drawn
 
 FIGURES = {
@@ -55,6 +58,8 @@ def write(path: Path, inputs: ReportInputs) -> None:
 
 def page(inputs: ReportInputs) -> str:
     """One self-contained HTML file: no script, and nothing that a browser would have to fetch."""
+    if inputs.profile.kind == "tags":
+        return _tag_page(inputs)
     judged = judge(inputs)
     evidence = weigh(inputs, judged)
     asked = judged.confidence if judged else evidence.confidence
@@ -64,11 +69,9 @@ def page(inputs: ReportInputs) -> str:
     # Only pictures that took no part in the fit show how the profile's guarantee turns out.
     fresh = judged is not None and judged.outcome is not None and not judged.taught
     kept = findings.kept(inputs.using().held_out, evidence, inputs.max_error, inputs.level) if fresh else None
-    # look and score accept by the profile's guarantee: it leads the page where the pictures here are too few for one
-    # of their own but bear it out.
-    leading = chosen
-    if chosen.threshold is None and kept and kept.wrong is not None and kept.wrong <= kept.max_error:
-        leading = kept
+    # look and score accept by the profile's guarantee: it leads the page where the pictures here bear it out.
+    borne_out = kept is not None and kept.wrong is not None and kept.wrong <= kept.max_error
+    leading = kept if kept and borne_out else chosen
     labelled = judged.labelled() if judged else None
     classes = findings.classes(labelled, judged.outcome) if judged and judged.outcome and labelled else []
     context = {
@@ -102,15 +105,34 @@ def page(inputs: ReportInputs) -> str:
     return _environment().get_template("report.html").render(context)
 
 
+def _tag_page(inputs: ReportInputs) -> str:
+    """The page about a profile of tags."""
+    profile, policy = inputs.profile, cast("TagPolicy", inputs.policy or DecisionOptions().of(inputs.profile))
+    probability, truths, source = tag_evidence(inputs, policy)
+    context = {
+        "inputs": inputs,
+        "profile": profile,
+        "source": source,
+        "scores": tagging.scores(probability, truths, policy),
+        "basis": policy.basis,
+        "reliability": _drawn(figures.reliability_svg(metrics.reliability(probability.ravel(), truths.ravel()))),
+        "facts": _facts(inputs),
+    }
+    return _environment().get_template("tags.html").render(context)
+
+
 def headline(guarantee: Guarantee) -> str:
     """The recommendation, in one sentence.
 
     >>> headline(Guarantee(0.02, 0.8701, 0.7, 0.011, None)).replace(SPACE, " ")
     'Accept above 0.871: wrong at most 2 %'
     """
-    error = percent(guarantee.max_error)
+    error, expected = percent(guarantee.max_error), guarantee.estimate
     if guarantee.threshold is None:
-        return f"{'No guarantee yet:' if guarantee.needed else 'Out of reach:'} at most {error} wrong"
+        if expected is None:
+            return f"No guarantee yet: at most {error} wrong"
+        which = "every answer" if expected.threshold == 0 else f"above {upward(expected.threshold)}"
+        return f"Best estimate: accept {which}, about {percent(expected.error)} wrong"
     if guarantee.threshold == 0:
         return f"Accept every answer: wrong at most {error}"
     return f"Accept above {upward(guarantee.threshold)}: wrong at most {error}"
@@ -125,21 +147,11 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{round(100 * share, 1):g}{SPACE}%"
 
 
-def roughly(count: int) -> str:
-    """A count that is an estimate: rounded up to two digits.
-
-    >>> roughly(208_252), roughly(99), roughly(151)
-    ('210,000', '99', '160')
-    """
-    step = 10 ** max(0, len(str(count)) - 2)
-    return f"{-(-count // step) * step:,}"
-
-
 # Parts of the page ---------------------------------------------------------------------------------------------------
 
 
 def _queries(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
-    """What more queries bring: from the votes where their truths are known, else as the profile kept it."""
+    """The gain of more queries: from the votes if their truths are known, else from the profile."""
     known = judged if judged is not None and judged.outcome is not None else None
     steps = findings.steps(inputs.using().calibrator, known) if known else findings.kept_steps(inputs.profile)
     x, y, low, high = np.array([(step.queries, step.brier, step.low, step.high) for step in steps]).reshape(-1, 4).T
@@ -162,7 +174,8 @@ def _pictures(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
     if inputs.pictures and judged and not known:
         raise DataError(
             f"none of the pictures is in the votes: they begin with {inputs.pictures[0].name!r} and the votes with "
-            f"{judged.votes.names[0]!r}; name the same folder or file as when they were asked about"
+            f"{judged.votes.names[0]!r}; name the same folder or file as when they were asked about",
+            code="votes-mismatch",
         )
     policy = inputs.using()
     rows = gallery.panel(policy, inputs.profile.seed, judged, gallery.sample(known or inputs.pictures))
@@ -253,7 +266,6 @@ def _environment() -> Environment:
         "three": lambda value: "–" if value is None else f"{value:.3f}",
         "upward": upward,
         "whole": lambda count: f"{count:,}",
-        "roughly": roughly,
         "signed": lambda value: f"{value:.2f}".replace("-", "\N{MINUS SIGN}"),
         "money": lambda micros: f"{micros / 1e6:,.2f}" if micros >= 1_000_000 else f"{micros / 1e6:,.4f}",
         "ends": lambda f: "" if f.low is None or f.high is None else f"{f.low:.3f} to {f.high:.3f}",

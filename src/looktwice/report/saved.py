@@ -27,7 +27,7 @@ def saved_inputs(
     ledger: Path | None = None,
     price: Money | None = None,
 ) -> ReportInputs:
-    """What a report about a profile rests on, read from the files that commands wrote."""
+    """The inputs of a report, read from the files that commands wrote."""
     shown: Sequence[Picture] = []
     if pictures:
         try:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from looktwice.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from looktwice.model import AskOptions, DecisionOptions
+    from looktwice.model import AskOptions, Classifiers, DecisionOptions
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What one request, and all of them together, may ask for."""
+class ServiceLimits:
+    """Limits for one request, and for all of them together."""
 
     body: int = 16 * 2**20
     """Bytes of a request."""
@@ -46,7 +46,7 @@ class Limits:
     """What they may take on disk."""
 
 
-__all__ = ["Limits", "Place", "run"]
+__all__ = ["Place", "ServiceLimits", "run"]
 
 PARTS = {"fastapi", "httptools", "prometheus_client", "python_multipart", "starlette", "uvicorn"}
 
@@ -67,22 +67,18 @@ class Place:
 
 def run(
     profile: Path,
-    classifier: str | None,
+    classifiers: Classifiers | None,
     decide: DecisionOptions,
     ask: AskOptions,
     place: Place,
-    limits: Limits,
+    limits: ServiceLimits,
     review: Path | None = None,
-    label_studio: str | None = None,
 ) -> None:
-    """Serve until a signal comes; `review` is a folder for the pictures that people are to review.
-
-    `label_studio` is the address of the Label Studio to which it is an ML backend.
-    """
+    """Serve until a signal comes; `review` is a folder for the pictures that people are to review."""
     try:
         from looktwice.service import server
     except ModuleNotFoundError as error:
         if error.name not in PARTS:
             raise
         raise MissingExtra("HTTP services", "serve") from None
-    server.run(profile, classifier, decide, ask, place, limits, review, label_studio)
+    server.run(profile, classifiers, decide, ask, place, limits, review)

@@ -23,10 +23,9 @@ from starlette.types import ASGIApp
 from looktwice import __version__
 from looktwice.errors import ImageError, LookTwiceError
 from looktwice.model import AsyncModel, DecisionOptions, OnAnswer, Picture, Pixels, ReviewFolder, Verdict
-from looktwice.service import Limits, bodies, documentation, events, profiles
+from looktwice.service import ServiceLimits, bodies, documentation, events, profiles
 from looktwice.service.bodies import Opened
 from looktwice.service.guards import Admission, Counters, Guard, Tokens
-from looktwice.service.label_studio import Backend, Studio
 from looktwice.service.looks import Looks
 from looktwice.service.metrics import Metrics
 from looktwice.service.replies import Refusal
@@ -44,14 +43,12 @@ class ServiceSettings:
     decide: DecisionOptions = field(default_factory=DecisionOptions)
     level: float = 0.95
     """How certain the guarantee is, also where the options were found by trying several."""
-    limits: Limits = field(default_factory=Limits)
+    limits: ServiceLimits = field(default_factory=ServiceLimits)
     tokens: Tokens = field(default_factory=Tokens)
     names: tuple[str, ...] = ()
     """Host names under which it is reached, besides localhost and addresses."""
     review: ReviewFolder | None = None
     """Where pictures are kept whose verdict is for review; None keeps none."""
-    studio: Studio | None = None
-    """The Label Studio to which it is an ML backend."""
 
 
 def build(settings: ServiceSettings) -> ASGIApp:
@@ -63,8 +60,6 @@ def build(settings: ServiceSettings) -> ASGIApp:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         await looks.close()
-        if settings.studio:
-            await settings.studio.close()
 
     app = FastAPI(
         title="looktwice",
@@ -123,8 +118,6 @@ class _Looking:
             ("/v1/burst/events", self.burst_events, documentation.BURST_EVENTS),
         ):
             app.post(path, tags=["look"], **about)(route)
-        if self._settings.studio:
-            Backend(self._settings.studio, self._look, self._model.fitted(), self._limits, self._metrics).add_to(app)
 
     async def look(self, request: Request) -> Response:
         """The verdict on one picture."""
@@ -153,7 +146,7 @@ class _Looking:
 
     async def burst_events(self, request: Request) -> Response:
         """The same as events: the photos, each answer as it comes, and the verdict."""
-        photos, size = await self._photos(request), self._model.terms.working_size
+        photos, size = await self._photos(request), self._model.limits.working_size
         views = [(photo.name, photo.name) for photo in photos[1:]]
         drawn = (photo.image(size).pixels for photo in photos[1:])
         return await self._events(photos[0], views, lambda heard: self._timed(self._looks.burst(photos, heard)), drawn)
@@ -165,17 +158,17 @@ class _Looking:
         verdict: Callable[[OnAnswer], Awaitable[Verdict]],
         drawn: Iterator[Pixels],
     ) -> Response:
-        size = self._model.terms.working_size
+        size = self._model.limits.working_size
         try:
             first = await asyncio.to_thread(events.picture_event, picture, size, views)
         except ImageError as error:
-            raise Refusal("picture", str(error)) from None
+            raise Refusal("picture", str(error), error=error.code) from None
         told = events.stream(lambda emit: events.look(emit, first, verdict, events.draw(emit, drawn, self._drawing)))
         return StreamingResponse(told, headers={"x-accel-buffering": "no"}, media_type=events.TYPE)
 
     async def _photos(self, request: Request) -> list[Picture]:
         self._looks.check()
-        return await bodies.photos(request, self._limits, self._model.terms.working_size)
+        return await bodies.photos(request, self._limits, self._model.limits.working_size)
 
     async def _reply(self, picture: Picture) -> dict[str, object]:
         try:
@@ -206,7 +199,8 @@ def _add_profile(app: FastAPI, looks: Looks, settings: ServiceSettings) -> None:
 
     @app.get("/v1/profile", tags=["profile"], **documentation.PROFILE)
     async def profile() -> Response:
-        """What the verdicts rest on: classifier, views, figures and the threshold."""
+        """The basis of the verdicts: classifier, views, figures and the threshold."""
+        await looks.monitor.catch_up(looks.model.engine.ledger)
         return JSONResponse(profiles.described(looks, settings.level).model_dump(mode="json"))
 
     @app.get("/v1/profile/reliability.svg", tags=["profile"], **documentation.FIGURE)
@@ -232,6 +226,7 @@ def _add_health(app: FastAPI, looks: Looks, metrics: Metrics) -> None:
     @app.get("/metrics", tags=["health"], **documentation.METRICS)
     async def numbers() -> Response:
         """Metrics for Prometheus."""
+        await looks.monitor.catch_up(looks.model.engine.ledger)
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -16,7 +16,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 
 from looktwice.errors import ImageError
 from looktwice.model import FRAMES, Image, Picture, WorkingSize, decode, encode_png, is_video, shown, video_frames
-from looktwice.service import Limits
+from looktwice.service import ServiceLimits
 from looktwice.service.replies import Refusal
 
 LONGEST_NAME = 200
@@ -74,7 +74,7 @@ class Opened:
         return Image(image.pixels, self.original_size) if self.original_size else image
 
 
-async def one(request: Request, limits: Limits) -> Picture:
+async def one(request: Request, limits: ServiceLimits) -> Picture:
     """The picture of a request that holds one."""
     kind = _kind(request)
     if kind.startswith(RAW):
@@ -87,7 +87,7 @@ async def one(request: Request, limits: Limits) -> Picture:
     return uploads[0]
 
 
-async def several(request: Request, limits: Limits) -> list[Picture]:
+async def several(request: Request, limits: ServiceLimits) -> list[Picture]:
     """The pictures of a request that holds some, in their order."""
     if _kind(request) != JSON:
         return await _form(request, limits)
@@ -97,7 +97,7 @@ async def several(request: Request, limits: Limits) -> list[Picture]:
     return [_decoded(picture, limits) for picture in pictures]
 
 
-async def photos(request: Request, limits: Limits, size: WorkingSize) -> list[Picture]:
+async def photos(request: Request, limits: ServiceLimits, size: WorkingSize) -> list[Picture]:
     """The photos of a request that holds a burst, in their order, or some frames of the one video that it holds."""
     if _kind(request).startswith((*RAW, "video/")):
         uploads = [_picture("video", await request.body(), limits)]
@@ -114,12 +114,12 @@ async def photos(request: Request, limits: Limits, size: WorkingSize) -> list[Pi
     return await asyncio.to_thread(_frames, name, source.data, int(wanted), size, limits)
 
 
-def _frames(name: str, video: bytes, count: int, size: WorkingSize, limits: Limits) -> list[Picture]:
+def _frames(name: str, video: bytes, count: int, size: WorkingSize, limits: ServiceLimits) -> list[Picture]:
     try:
         with Opened.decoding:
             found = video_frames(video, name, count, size, limits.pixels)
     except ImageError as error:
-        raise Refusal("picture", str(error)) from None
+        raise Refusal("picture", str(error), error=error.code) from None
     named = [name, *(f"{name}#{place}" for place in range(2, len(found) + 1))]
     return [
         Picture(name, None, Opened(encode_png(image.pixels), limits.pixels, image.original_size))
@@ -157,15 +157,15 @@ def _kind(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def _picture(name: str, data: bytes, limits: Limits) -> Picture:
+def _picture(name: str, data: bytes, limits: ServiceLimits) -> Picture:
     return Picture(name, None, Opened(data, limits.pixels))
 
 
-def _decoded(body: PictureBody, limits: Limits) -> Picture:
+def _decoded(body: PictureBody, limits: ServiceLimits) -> Picture:
     return _picture(body.name, from_base64(body.image, body.name), limits)
 
 
-async def _form(request: Request, limits: Limits) -> list[Picture]:
+async def _form(request: Request, limits: ServiceLimits) -> list[Picture]:
     """The files of a form: at least one."""
     if _kind(request) != FORM:
         sent = shown(request.headers.get("content-type", "none"))

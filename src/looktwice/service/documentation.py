@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi.responses import Response
 
-from looktwice.model import Verdict
+from looktwice.model import AnyVerdict, Verdict
 from looktwice.service import events
 from looktwice.service.bodies import FORM, JSON, PictureBody
 from looktwice.service.profiles import ProfileReply
@@ -55,7 +55,7 @@ _SEVERAL = _body(
     },
 )
 
-LOOK: Route = {"response_model": Verdict} | _ONE
+LOOK: Route = {"response_model": AnyVerdict} | _ONE
 LOOKS: Route = {"response_model": LooksReply} | _SEVERAL
 BURST: Route = {"response_model": Verdict} | _SEVERAL
 LOOK_EVENTS = _plain(events.TYPE) | _ONE

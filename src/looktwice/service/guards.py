@@ -10,7 +10,6 @@ import asyncio
 import ipaddress
 import os
 import re
-from base64 import b64decode
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,7 +21,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from looktwice.errors import LookTwiceError
-from looktwice.service import Limits
+from looktwice.service import ServiceLimits
 from looktwice.service.replies import Refusal
 
 TOKENS = "LOOKTWICE_TOKENS"
@@ -75,35 +74,29 @@ class Tokens:
             try:
                 filed = _words(path.read_text("utf-8"))
             except (OSError, UnicodeDecodeError) as error:
-                raise LookTwiceError(f"the token file {str(path)!r} cannot be read: {error}") from None
+                raise LookTwiceError(
+                    f"the token file {str(path)!r} cannot be read: {error}", code="token-invalid"
+                ) from None
             if not filed:
-                raise LookTwiceError(f"the token file {str(path)!r} holds no hash; put the SHA-256 of a token into it")
+                raise LookTwiceError(
+                    f"the token file {str(path)!r} holds no hash; put the SHA-256 of a token into it",
+                    code="token-invalid",
+                )
             words += filed
         if not all(map(HASH.fullmatch, words)):
-            raise LookTwiceError("a token is kept as its SHA-256 in 64 hex digits; make it with: sha256sum")
+            raise LookTwiceError(
+                "a token is kept as its SHA-256 in 64 hex digits; make it with: sha256sum", code="token-invalid"
+            )
         return cls(tuple(words))
 
     def know(self, authorization: str) -> bool:
-        """Whether a header `Bearer …` holds one of them, if there are any; takes the same time whichever it is.
-
-        So may the password of `Basic …`, which is all that some clients can send.
-        """
+        """Whether a header `Bearer …` holds one of them, if there are any; takes the same time whichever it is."""
         if not self.hashes:
             return True
         scheme, _, token = authorization.partition(" ")
-        if scheme.lower() == "basic":
-            token = _password(token)
         presented = sha256(token.strip().encode("utf-8", "surrogateescape")).hexdigest()
         found = [compare_digest(presented, known) for known in self.hashes]
-        return any(found) and scheme.lower() in ("bearer", "basic")
-
-
-def _password(credentials: str) -> str:
-    """The password of HTTP's Basic authentication; empty where there is none."""
-    try:
-        return b64decode(credentials, validate=True).decode("utf-8", "surrogateescape").partition(":")[2]
-    except ValueError:
-        return ""
+        return any(found) and scheme.lower() == "bearer"
 
 
 def _words(text: str) -> list[str]:
@@ -123,7 +116,8 @@ def check_address(host: str, tokens: Tokens) -> None:
     if not is_loopback(host) and not tokens.hashes:
         raise LookTwiceError(
             f"{host} can be reached from elsewhere, so a token is needed: give --token-file with the SHA-256 of one "
-            f"(or set {TOKENS}), or stay on 127.0.0.1"
+            f"(or set {TOKENS}), or stay on 127.0.0.1",
+            code="token-invalid",
         )
 
 
@@ -188,7 +182,7 @@ class Admission:
     A body that exceeds a limit while it arrives raises a Refusal where it is read.
     """
 
-    def __init__(self, app: ASGIApp, limits: Limits, counters: Counters) -> None:
+    def __init__(self, app: ASGIApp, limits: ServiceLimits, counters: Counters) -> None:
         self._app, self._limits, self._counters = app, limits, counters
         self._slots = asyncio.Semaphore(limits.requests)
         self._waiting = self._bytes = 0
@@ -248,7 +242,7 @@ class Admission:
             self._waiting -= 1
 
 
-def _too_large(limits: Limits) -> Refusal:
+def _too_large(limits: ServiceLimits) -> Refusal:
     return Refusal("size", f"the body may have {limits.body:,} bytes; send a smaller picture, or fewer at a time")
 
 

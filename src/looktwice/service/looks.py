@@ -13,8 +13,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from looktwice.errors import ChangedError, LookTwiceError, QuotaError
-from looktwice.model import AnswerEvent, AsyncModel, Cause, DecisionOptions, OnAnswer, Picture, Unscored, Verdict
-from looktwice.service import Limits
+from looktwice.model import (
+    AnswerEvent,
+    AsyncModel,
+    Cause,
+    DecisionOptions,
+    Monitor,
+    OnAnswer,
+    Picture,
+    Unscored,
+    Verdict,
+)
+from looktwice.service import ServiceLimits
 from looktwice.service.replies import Refusal
 
 PAUSE, LONG_PAUSE = 5.0, 60.0
@@ -40,15 +50,19 @@ Work = Callable[[], Awaitable[Outcome]]
 class Looks:
     """The looks of all requests."""
 
-    def __init__(self, model: AsyncModel, decide: DecisionOptions, limits: Limits) -> None:
+    def __init__(self, model: AsyncModel, decide: DecisionOptions, limits: ServiceLimits) -> None:
         self.model, self.decide, self.limits = model, decide, limits
-        self.monitor = model.monitor(decide)
         self._slots = asyncio.Semaphore(limits.looks)
         self._waiting = 0
         self._running: set[asyncio.Task[Outcome]] = set()
         self._trouble: Exception | None = None
         self._resume_at = 0.0
         self._closing = False
+
+    @property
+    def monitor(self) -> Monitor:
+        """What is known of changes in the pictures."""
+        return self.model.monitor(self.decide)
 
     @property
     def count(self) -> int:
@@ -80,7 +94,7 @@ class Looks:
 
         async def score() -> Outcome:
             (outcome,) = [each async for each in self.model.score([picture], self.decide, on_answer=on_answer)]
-            return self.monitor.observe(outcome) if isinstance(outcome, Verdict) else outcome
+            return outcome
 
         return await self._verdict(picture.name, score)
 
@@ -120,9 +134,9 @@ class Looks:
         except TimeoutError:
             detail = f"there was no verdict within {seconds:g} s; answers that still come are kept, so ask again"
             raise Refusal("time", detail, seconds) from None
-        if isinstance(outcome, Verdict):
-            return outcome
-        raise self._unscored(outcome)
+        if isinstance(outcome, Unscored):
+            raise self._unscored(outcome)
+        return outcome
 
     async def _take_slot(self, end: float) -> None:
         self.check()
@@ -137,7 +151,7 @@ class Looks:
             self._waiting -= 1
 
     async def _outcome(self, name: str, work: Work) -> Outcome:
-        """What came of the work; after a failure that concerns all pictures, nothing is asked for a while."""
+        """The outcome of a look; after a failure that concerns all pictures, no query is sent for a while."""
         try:
             if refusal := self.refusal():
                 return Unscored(name, Cause.STOPPED, str(refusal))
@@ -148,7 +162,7 @@ class Looks:
             self._trouble = error
             pause = error.retry_after or LONG_PAUSE if isinstance(error, QuotaError) else PAUSE
             self._resume_at = time.monotonic() + pause
-            return Unscored(name, Cause.STOPPED, str(error))
+            return Unscored(name, Cause.STOPPED, str(error), getattr(error, "code", ""))
         finally:
             self._slots.release()
 
@@ -157,6 +171,6 @@ class Looks:
         if code == "budget":
             daily = (options.per_day, options.money_per_day) != (None, None)
             detail = "the budget is spent; raise it to continue" + (", or wait for the next day" if daily else "")
-            return Refusal(code, detail, DAY - time.time() % DAY if daily else None)
+            return Refusal(code, detail, DAY - time.time() % DAY if daily else None, error=unscored.code)
         refusal = self.refusal() if code == "unavailable" else None
-        return Refusal(code, unscored.message, refusal.retry_after if refusal else None)
+        return Refusal(code, unscored.message, refusal.retry_after if refusal else None, error=unscored.code)

@@ -9,13 +9,23 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from looktwice import __version__
-from looktwice.model import Verdict
+from looktwice.model import Channel, Verdict
 from looktwice.service.guards import Counters
 from looktwice.service.looks import Looks
 from looktwice.service.profiles import public
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
+
+BY_CLASSIFIER = (
+    (CounterMetricFamily, "queries", "Queries that may have been billed"),
+    (CounterMetricFamily, "ledger_hits", "Answers that the ledger had"),
+    (CounterMetricFamily, "retries", "Queries sent again"),
+    (CounterMetricFamily, "spend", "Money spent, in its currency"),
+    (CounterMetricFamily, "canaries", "Stored answers that were asked for again"),
+    (CounterMetricFamily, "canaries_changed", "Those of them that came back with another label"),
+    (GaugeMetricFamily, "calls_in_flight", "Calls to the classifier now"),
+)
 
 
 class Metrics(Counters, Collector):
@@ -41,9 +51,10 @@ class Metrics(Counters, Collector):
 
     def count_verdict(self, verdict: Verdict, seconds: float) -> None:
         """A verdict went out."""
-        self._verdicts.labels(verdict.decision or "undecided").inc()
+        self._verdicts.labels("held" if verdict.held else verdict.decision or "undecided").inc()
         self._seconds.observe(seconds)
-        self._confidence.observe(verdict.confidence)
+        if isinstance(verdict, Verdict):  # a TagVerdict has a probability for each tag
+            self._confidence.observe(verdict.confidence)
         self._unfamiliar.inc(verdict.unfamiliar_because is not None)
 
     def refused(self, code: str) -> None:
@@ -59,8 +70,8 @@ class Metrics(Counters, Collector):
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """What the model and the monitor know now."""
-        looks, model, progress = self._looks, self._looks.model, self._looks.model.asked
+        """The current metrics of the model and the monitor."""
+        looks, model = self._looks, self._looks.model
         about = {
             "version": __version__,
             "classifier": public(model.description),
@@ -69,27 +80,34 @@ class Metrics(Counters, Collector):
         info = GaugeMetricFamily("looktwice_info", "What runs here", labels=list(about))
         info.add_metric(list(about.values()), 1)
         yield info
-        for kind, name, title, value in (
-            (CounterMetricFamily, "queries", "Queries that may have been billed", progress.sent),
-            (CounterMetricFamily, "ledger_hits", "Answers that the ledger had", progress.hits),
-            (CounterMetricFamily, "retries", "Queries sent again", progress.retries),
-            (CounterMetricFamily, "spend", "Money spent, in its currency", progress.micros / 1e6),
-            (GaugeMetricFamily, "calls_in_flight", "Calls to the classifier now", model.in_flight),
-        ):
+        channels = model.engine.channels if model.is_open else {}
+        names = [one.name for one in model.connected]
+        columns = zip(
+            *(_counts(channels[name]) if name in channels else [0] * len(BY_CLASSIFIER) for name in names), strict=True
+        )
+        for (kind, name, title), values in zip(BY_CLASSIFIER, columns, strict=True):
             family = kind(f"looktwice_{name}", title, labels=["classifier"])
-            family.add_metric([about["classifier"]], value)
+            for classifier, value in zip(names, values, strict=True):
+                family.add_metric([classifier], value)
             yield family
         yield GaugeMetricFamily("looktwice_looks", "Pictures looked at or waiting", looks.count)
         yield GaugeMetricFamily("looktwice_ready", "Whether pictures can be looked at", looks.refusal() is None)
-        stream, since = looks.monitor.stream, looks.monitor.since
+        stream, alarm = looks.monitor.stream, looks.monitor.alarm
         yield GaugeMetricFamily(
-            "looktwice_drift_alarm", "Live pictures or answers differ from the profile's", stream.alarm
+            "looktwice_drift_alarm", "Live pictures or answers differ from the profile's", alarm is not None
         )
         if drift := stream.drift:
             yield GaugeMetricFamily("looktwice_drift_evidence", "Log of the highest wager so far", drift.peak)
         if shift := stream.shift:
             yield GaugeMetricFamily("looktwice_shift_alarm", "Live pictures are less familiar", shift.alarm)
-        if since is not None:
-            yield GaugeMetricFamily("looktwice_drift_since_seconds", "When the change began, since 1970", since)
+        if alarm is not None:
+            yield GaugeMetricFamily("looktwice_drift_since_seconds", "When the change began, since 1970", alarm.since)
         if (accuracy := stream.expected().accuracy) is not None:
             yield GaugeMetricFamily("looktwice_expected_accuracy", "Share of right answers to be expected", accuracy)
+
+
+def _counts(channel: Channel) -> list[float]:
+    """What was asked of one classifier, in the order of BY_CLASSIFIER."""
+    asked, canaries = channel.runner.progress, channel.canaries
+    spent = asked.micros / 1e6
+    return [asked.sent, asked.hits, asked.retries, spent, canaries.asked, canaries.flipped, channel.in_flight]

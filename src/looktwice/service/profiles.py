@@ -1,12 +1,21 @@
-"""What the page and other clients may know of the profile: enough to read a verdict, nothing of this machine."""
+"""The public part of the profile, for the page and other clients: nothing about this machine."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import cast
 
 from pydantic import BaseModel, Field
 
-from looktwice.model import ExpectedAccuracy, Result
+from looktwice.model import (
+    AnswerKind,
+    ExpectedAccuracy,
+    Result,
+    TagPolicy,
+    TagScores,
+    held_out_scores,
+)
 from looktwice.service.looks import Looks
 
 
@@ -22,13 +31,16 @@ class DriftReply(BaseModel):
 
     seen: int
     alarm: bool = Field(description="by the answers, or by the pictures themselves")
-    since_picture: int | None = Field(description="after how many pictures the change began; null without an alarm")
-    since: float | None = Field(description="when that was, in seconds since 1970")
+    since: float | None = Field(description="when the change began, in seconds since 1970; null without an alarm")
+    held: str | None = Field(description="why verdicts are held for review; null where they are not")
+    accepted_since: list[str] = Field(
+        description="digests of pictures that were accepted after the change began, before it was noticed"
+    )
     expected_accuracy: ExpectedAccuracy
 
 
 class LimitsReply(BaseModel):
-    """What one request may hold."""
+    """Limits of one request."""
 
     bytes: int
     pixels: int
@@ -36,16 +48,26 @@ class LimitsReply(BaseModel):
 
 
 class ProfileReply(BaseModel):
-    """What the verdicts rest on."""
+    """The basis of the verdicts."""
 
+    kind: AnswerKind = Field(description="whether verdicts are about one label or about tags")
     classifier: str
     fingerprint: str
     vocabulary: list[str]
     panel: list[ViewReply]
     pictures: int = Field(description="how many labelled pictures it was fitted on")
     results: list[Result] = Field(description="on pictures that took no part in fitting")
-    threshold: float | None = Field(description="the least confidence that is accepted; null if nothing is guaranteed")
-    max_error: float | None = Field(description="accepted answers are wrong at most so often")
+    threshold: float | None = Field(description="the least confidence that is accepted; null if nothing is")
+    thresholds: dict[str, float | None] = Field(
+        description="the same by label, where claims are about some; * is for every other label"
+    )
+    claims: list[str] = Field(description="what holds of accepted answers, in words")
+    basis: str | None = Field(description="whether that is a guarantee or an estimate; null if nothing is claimed")
+    labels_missing: int | None = Field(
+        description="how many more labelled pictures it takes; 0 if none, null if more labels would not help"
+    )
+    max_error: float | dict[str, float] | None = Field(description="accepted answers are wrong at most so often")
+    max_miss: dict[str, float] | None = Field(description="classes are accepted as something else at most so often")
     level: float = Field(description="how certain that is")
     coverage: float | None = Field(description="prediction sets hold the truth so often; null if there are none")
     sets: str | None = Field(description="how they are chosen; null if there are none")
@@ -56,22 +78,30 @@ class ProfileReply(BaseModel):
     false_alarms: float = Field(description="how often a picture that is like them is taken for one that is not")
     drift: DriftReply | None
     limits: LimitsReply
+    tags: TagScores | None = Field(description="on held-out pictures, tag by tag, with the thresholds; null for labels")
 
 
 def described(looks: Looks, level: float) -> ProfileReply:
     """The public part of a profile, and how it is put to use."""
     profile, decide, limits = looks.model.fitted(), looks.decide, looks.limits
-    policy, stream = looks.model.policy(decide), looks.monitor.stream
-    accept = policy.accept
+    policy, stream, alarm = looks.model.policy(decide), looks.monitor.stream, looks.monitor.alarm
+    made, tags = decide.claims(), cast("TagPolicy", policy) if profile.kind == "tags" else None
+    accept = None if tags else policy.accept
     return ProfileReply(
+        kind=profile.kind,
         classifier=public(profile.classifier),
         fingerprint=profile.fingerprint,
         vocabulary=list(profile.vocabulary),
         panel=[ViewReply(view=str(view), caption=view.adjective) for view in policy.panel],
         pictures=profile.pictures,
         results=list(profile.results),
-        threshold=None if accept is None or math.isinf(accept) else accept,
-        max_error=decide.max_error,
+        threshold=_finite(accept.least) if accept else None,
+        thresholds={label: _finite(least) for label, least in accept.by_label.items()} if accept else {},
+        claims=[claim.sentence() for claim in made],
+        basis=accept.basis if accept else tags.basis if tags else None,
+        labels_missing=looks.model.labels_missing(decide) if accept else 0,
+        max_error=dict(decide.max_error) if isinstance(decide.max_error, Mapping) else decide.max_error,
+        max_miss=dict(decide.max_miss) if decide.max_miss else None,
         level=level,
         coverage=decide.coverage,
         sets=None if decide.coverage is None else decide.sets,
@@ -79,15 +109,21 @@ def described(looks: Looks, level: float) -> ProfileReply:
         false_alarms=policy.false_alarms,
         drift=DriftReply(
             seen=stream.seen,
-            alarm=stream.alarm,
-            since_picture=stream.since,
-            since=looks.monitor.since,
+            alarm=alarm is not None,
+            since=alarm.since if alarm else None,
+            held=str(alarm) if alarm and decide.on_drift == "hold" else None,
+            accepted_since=[seen.digest for seen in looks.monitor.changed() if seen.accepted and seen.digest],
             expected_accuracy=stream.expected(),
         )
-        if stream.drift or stream.shift
+        if alarm or stream.drift or stream.shift
         else None,
         limits=LimitsReply(bytes=limits.body, pixels=limits.pixels, pictures=limits.pictures),
+        tags=held_out_scores(profile, tags) if tags else None,
     )
+
+
+def _finite(threshold: float) -> float | None:
+    return None if math.isinf(threshold) else threshold
 
 
 def public(description: str) -> str:

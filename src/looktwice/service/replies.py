@@ -8,7 +8,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from looktwice.errors import LookTwiceError
-from looktwice.model import Verdict
+from looktwice.model import AnyVerdict
 
 PROBLEM = "application/problem+json"
 RETRY_AFTER = 60.0
@@ -16,12 +16,14 @@ RETRY_AFTER = 60.0
 
 
 class Problem(BaseModel):
-    """Why there is no verdict, as RFC 9457 has it; `code` is for programs, `detail` for people."""
+    """Why there is no verdict, as RFC 9457 has it; `code` and `error` are for programs, `detail` for people."""
 
     title: str
     status: int
     code: str = Field(examples=["picture"])
     detail: str
+    error: str | None = Field(default=None, examples=["image-too-large"])
+    """The code of the error behind it, where there is one."""
 
 
 class UnscoredReply(BaseModel):
@@ -34,21 +36,29 @@ class UnscoredReply(BaseModel):
 class LooksReply(BaseModel):
     """One verdict or problem a picture, in their order."""
 
-    verdicts: list[Verdict | UnscoredReply]
+    verdicts: list[AnyVerdict | UnscoredReply]
 
 
 class Refusal(LookTwiceError):
     """A request that gets no verdict; `code` is one of CODES."""
 
-    def __init__(self, code: str, detail: str, retry_after: float | None = None, allow: str | None = None) -> None:
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        retry_after: float | None = None,
+        allow: str | None = None,
+        error: str | None = None,
+    ) -> None:
         super().__init__(detail)
+        self.error = error
         self.code, self.retry_after, self.allow = code, retry_after, allow
         self.status = CODES[code]
 
     def problem(self) -> Problem:
         """The same as JSON."""
         title = HTTPStatus(self.status).phrase
-        return Problem(title=title, status=self.status, code=self.code, detail=str(self))
+        return Problem(title=title, status=self.status, code=self.code, detail=str(self), error=self.error)
 
     def response(self) -> Response:
         """The same as a reply."""

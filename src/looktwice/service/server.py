@@ -21,11 +21,10 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from looktwice.errors import LookTwiceError
-from looktwice.model import AskOptions, AsyncModel, DecisionOptions, ReviewFolder
-from looktwice.service import Limits, Place
+from looktwice.model import AskOptions, AsyncModel, Classifiers, DecisionOptions, ReviewFolder
+from looktwice.service import Place, ServiceLimits
 from looktwice.service.app import ServiceSettings, build
 from looktwice.service.guards import Tokens, check_address
-from looktwice.service.label_studio import Studio
 from looktwice.service.replies import Refusal
 from looktwice.signals import ReceivedSignals, leave_soon, stopping_signals
 
@@ -48,7 +47,7 @@ class Patient(HttpToolsProtocol):
     while: closed at once, the client would lose the refusal to a reset.
     """
 
-    limits = Limits()
+    limits = ServiceLimits()
     idle: ClassVar[dict[Patient, None]] = {}
     """Connections without a request in progress, the longest idle first."""
     _deadline: asyncio.TimerHandle | None = None
@@ -147,31 +146,31 @@ class Patient(HttpToolsProtocol):
             self.transport.close()
 
 
-def protocol(limits: Limits) -> type[HttpToolsProtocol]:
+def protocol(limits: ServiceLimits) -> type[HttpToolsProtocol]:
     """The protocol under these limits."""
     return type("Limited", (Patient,), {"limits": limits, "idle": {}})
 
 
 def run(
     path: Path,
-    classifier: str | None,
+    classifiers: Classifiers | None,
     decide: DecisionOptions,
     ask: AskOptions,
     place: Place,
-    limits: Limits,
+    limits: ServiceLimits,
     review: Path | None = None,
-    label_studio: str | None = None,
 ) -> None:
     """Serve a profile at a place until a signal comes."""
     tokens = Tokens.read(place.token_file)
     check_address(place.host, tokens)
     if ask.batch:
-        raise LookTwiceError("a service answers at once, and a batch takes up to a day; leave --batch out")
-    studio = Studio(label_studio, limits) if label_studio else None
-    model = AsyncModel.load(path, classifier, options=ask)
+        raise LookTwiceError(
+            "a service answers at once, and a batch takes up to a day; leave --batch out", code="option-conflict"
+        )
+    model = AsyncModel.load(path, classifiers, options=ask)
     kept = ReviewFolder(review, limits.reviews, limits.review_bytes) if review else None
     settings = ServiceSettings(
-        model, model.strictest_guarantee(decide), decide.level, limits, tokens, place.names, kept, studio
+        model, model.strictest_guarantee(decide), decide.level, limits, tokens, place.names, kept
     )
     try:
         # Ctrl-C is how it ends, also before it listens to signals.
@@ -210,7 +209,7 @@ async def serve(settings: ServiceSettings, place: Place, listening: socket.socke
         await answer(build(settings), settings.limits, place, listening)
 
 
-async def answer(app: ASGIApp, limits: Limits, place: Place, listening: socket.socket) -> None:
+async def answer(app: ASGIApp, limits: ServiceLimits, place: Place, listening: socket.socket) -> None:
     """Answer requests at an open socket until a signal comes."""
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every form that is not one
     config = uvicorn.Config(
@@ -230,7 +229,9 @@ async def answer(app: ASGIApp, limits: Limits, place: Place, listening: socket.s
     try:
         config.load()
     except OSError as error:
-        raise LookTwiceError(f"the certificate or its key cannot be used: {error}; check both files") from None
+        raise LookTwiceError(
+            f"the certificate or its key cannot be used: {error}; check both files", code="certificate-invalid"
+        ) from None
     lines = [f"Serving at {address(listening, secure=config.is_ssl)} (press Ctrl-C to stop)\n"]
     if elsewhere := outside(listening, secure=config.is_ssl):
         lines.append(f"From a phone or another machine on the network: {elsewhere}\n")
@@ -272,7 +273,9 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)
     except OSError as error:
         why = error.strerror or str(error)
-        raise LookTwiceError(f"cannot serve at {host}, port {port}: {why}; try another --port, or 0") from None
+        raise LookTwiceError(
+            f"cannot serve at {host}, port {port}: {why}; try another --port, or 0", code="address-unusable"
+        ) from None
 
 
 ANYWHERE = {"0.0.0.0": ("127.0.0.1", "192.0.2.1"), "::": ("::1", "2001:db8::1")}  # noqa: S104

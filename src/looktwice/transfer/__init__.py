@@ -1,1 +1,1 @@
-"""What an open model teaches about a closed one."""
+"""Transfer from an open model to a black-box classifier."""

@@ -27,16 +27,19 @@ DIFFERENCES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 def fit_towards(prior: Jury, labelled: LabelledVotes) -> Jury:
     """The jury of the panel that `prior` was fitted on, learned from these pictures; with none it is `prior`."""
     if not prior.weights or not prior.covariance:
-        raise FitError("the prior jury has not been fitted; call Jury().fit(labelled_votes) on the open model first")
+        raise FitError(
+            "the prior jury has not been fitted; call Jury().fit(labelled_votes) on the open model first",
+            code="not-fitted",
+        )
     if len(labelled.panel) != len(prior.weights) - 1:
         raise DataError(
             f"the prior jury was fitted on {len(prior.weights) - 1} views and cannot teach one of "
-            f"{len(labelled.panel)}; ask the same panel"
+            f"{len(labelled.panel)}; ask the same panel",
+            code="votes-mismatch",
         )
     if len(labelled) == 0:
         return prior
-    prior = prior.without_offsets()
-    patterns = tabulate(labelled)
+    prior, patterns = replace(prior, confusion=None), tabulate(labelled)
     return _averaged(prior, [_posterior(prior, patterns, difference) for difference in DIFFERENCES])
 
 
@@ -78,11 +81,14 @@ class _Posterior:
 
 
 def _posterior(prior: Jury, patterns: Patterns, difference: float) -> _Posterior:
-    objective = _Anchored.around(prior, patterns, difference)
-    theta = objective.minimise(objective.anchor)
+    free, covariance = PenalisedLoss.of(patterns, 0.0, patterns.hits()), np.array(prior.covariance)
+    anchor = np.array([*prior.weights, prior.log_votes, *prior.unnamed])
+    precision = np.asarray(np.linalg.inv(covariance + difference**2 * np.eye(len(covariance))), np.float64)
+    objective = replace(free, penalty=precision, pull=precision @ anchor)
+    theta = objective.minimise(anchor)
     (value, _), curvature = objective.at(theta), objective.curvature(theta)
-    depth = value + float(objective.anchor @ objective.penalty @ objective.anchor) / 2
-    volume = float(np.linalg.slogdet(objective.penalty)[1] - np.linalg.slogdet(curvature)[1])
+    depth = value + float(anchor @ precision @ anchor) / 2
+    volume = float(np.linalg.slogdet(precision)[1] - np.linalg.slogdet(curvature)[1])
     weight = volume / 2 - depth - float(np.log(difference))
     return _Posterior(theta, np.asarray(np.linalg.inv(curvature), np.float64), weight)
 
@@ -102,23 +108,3 @@ def _averaged(prior: Jury, posteriors: list[_Posterior]) -> Jury:
         unnamed=(float(theta[-2]), float(theta[-1])),
         covariance=tuple(map(tuple, ((covariance + covariance.T) / 2).tolist())),
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _Anchored(PenalisedLoss):
-    """The negative log likelihood of some counts, and ½(θ − θ₀)ᵀP(θ − θ₀) for the distance to the prior."""
-
-    anchor: Floats
-
-    @classmethod
-    def around(cls, prior: Jury, patterns: Patterns, difference: float) -> _Anchored:
-        """Around a jury's parameters θ₀, with P the inverse of its covariance widened by τ²."""
-        free = PenalisedLoss.of(patterns, 0.0, patterns.hits())
-        covariance = np.array(prior.covariance)
-        penalty = np.asarray(np.linalg.inv(covariance + difference**2 * np.eye(len(covariance))), np.float64)
-        return cls(patterns, free.hits, free.mass, penalty, np.array([*prior.weights, prior.log_votes, *prior.unnamed]))
-
-    def at(self, theta: Floats) -> tuple[float, Floats]:
-        value, gradient = super().at(theta)
-        drag = self.penalty @ self.anchor
-        return value - float(theta @ drag), gradient - drag

@@ -64,7 +64,7 @@ class Reading(NamedTuple):
 
 
 def read(head: Head, base: Floats, views: Floats) -> Reading:
-    """What features say: `base` (D,) of the picture itself, `views` (S, D) of its views."""
+    """Noise from features: `base` (D,) of the picture itself, `views` (S, D) of its views."""
     logits = head.logits(base)
     a = int(logits.argmax())
     logits[a] = -np.inf
@@ -172,7 +172,9 @@ class Noise:
 def describe(cumulatives: Cumulatives) -> Noise:
     """Var, KS, shape and F_n of the noise of some pictures."""
     if cumulatives.pictures == 0:
-        raise DataError("there is no picture whose noise could be described; give some that can be read")
+        raise DataError(
+            "there is no picture whose noise could be described; give some that can be read", code="pictures-none"
+        )
     mean, low, high = cumulatives.mean(), cumulatives.quantile(0.025), cumulatives.quantile(0.975)
     if mean[GRID < 0][-1] == 0.0 and mean[GRID > 0][0] == 1.0:
         raise DataError(f"the views move no margin by more than {GRID[GRID > 0][0]}; take a stronger view")

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from looktwice import __version__, files
 from looktwice.calibration.paper import Cumulative, Gaussian, Transfer
-from looktwice.engine.outcome import Cause, Unscored
+from looktwice.engine.query import Cause, Unscored
 from looktwice.errors import DataError, ImageError, ViewError
 from looktwice.images.collection import Picture
 from looktwice.images.image import Image, shown
@@ -66,7 +66,7 @@ def probes(
         what = f"{fixed[0]} shows the same each time" if fixed else "no view is named"
         raise ViewError(f"{what}; noise comes from random views such as gaussian:0.1 or rotation:20")
     if draws < 2:
-        raise ViewError(f"noise needs 2 draws a picture or more, not {draws}; 50 are usual")
+        raise ViewError(f"noise needs 2 draws a picture or more, not {draws}; 50 are usual", code="option-invalid")
     work = partial(_probe, model, views, draws, seed)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for start in range(0, len(pictures), AHEAD):
@@ -84,7 +84,9 @@ def fold(found: Iterable[Probe | Unscored], views: Sequence[View], draws: int) -
         tallies = [t + _Tally.of([item.readings[i] for item in read], draws) for i, t in enumerate(tallies)]
         digest, pictures = digest + sum(int(item.digest, 16) for item in read), pictures + len(read)
     if not pictures:
-        raise DataError(f"no picture could be read: {unread[0].message if unread else 'there are none'}")
+        raise DataError(
+            f"no picture could be read: {unread[0].message if unread else 'there are none'}", code="pictures-none"
+        )
     noises = tuple(tally.measured(str(view)) for tally, view in zip(tallies, views, strict=True))
     return Survey(pictures, f"{digest % 2**128:032x}", draws, noises, tuple(unread))
 
@@ -176,7 +178,7 @@ def _probe(model: OpenModel, views: Sequence[View], draws: int, seed: int, pictu
         image = picture.image(model.working_size)
         return Probe(picture.name, image.digest, probe(model, image, views, draws, seed))
     except ImageError as error:
-        return Unscored(picture.name, Cause.UNREADABLE, error.why)
+        return Unscored(picture.name, Cause.UNREADABLE, error.why, error.code)
 
 
 # The file -----------------------------------------------------------------------------------------------------------
@@ -206,7 +208,8 @@ class NoiseFile(BaseModel):
             return known[asked[0]].cumulative
         raise DataError(
             f"the noise of {', '.join(known)} was measured, but the panel asks {', '.join(asked)[:200] or 'nothing'}; "
-            f"ask for example --views '{next(iter(known))}*10'"
+            f"ask for example --views '{next(iter(known))}*10'",
+            code="votes-mismatch",
         )
 
     def best(self) -> Measured:
@@ -223,13 +226,17 @@ class NoiseFile(BaseModel):
         try:
             return cls.model_validate(json.loads(path.read_text("utf-8")))
         except FileNotFoundError:
-            raise DataError(f"there is no noise file {str(path)!r}; make one with: looktwice noise") from None
+            raise DataError(
+                f"there is no noise file {str(path)!r}; make one with: looktwice noise", code="file-missing"
+            ) from None
         except ValidationError as error:
             first = error.errors()[0]
             where = shown(".".join(map(str, first["loc"])) or "the top")
-            raise DataError(f"the noise file {str(path)!r} is malformed at {where}: {first['msg']}") from None
+            raise DataError(
+                f"the noise file {str(path)!r} is malformed at {where}: {first['msg']}", code="file-malformed"
+            ) from None
         except (OSError, ValueError, RecursionError) as error:
-            raise DataError(f"the noise file {str(path)!r} cannot be read: {error}") from None
+            raise DataError(f"the noise file {str(path)!r} cannot be read: {error}", code="file-unreadable") from None
 
 
 def measure(

@@ -70,12 +70,12 @@ class OnnxModel:
         layer = find_layer(model, path.parent)
         self._classifier = classifier
         self.fingerprint, self.labels, self.head = classifier.fingerprint, classifier.labels, layer.head
-        self.working_size = classifier.terms.working_size
+        self.working_size = classifier.limits.working_size
         self._session = _session(with_outputs(model, (layer.features, layer.logits)), path.parent)
         entry = self._session.get_inputs()[0]
         if isinstance(entry.shape[0], int) and entry.shape[0] > 1:
             what = f"{str(path)!r} takes exactly {entry.shape[0]} pictures a call"
-            raise PermanentError(f"{what}; export it with a free batch")
+            raise PermanentError(f"{what}; export it with a free batch", code="model-unsupported")
         self._input, self._together = entry.name, 1 if entry.shape[0] == 1 else TOGETHER
         self._features = layer.features
         _check(self, layer, model.graph.output[0].name)
@@ -96,7 +96,10 @@ class OnnxModel:
         found, n = [np.concatenate(part) for part in zip(*parts, strict=True)], len(batch)
         for values in found:
             if values.ndim == 0 or len(values) != n:
-                raise PermanentError(f"{n} pictures gave values of shape {values.shape}; their first size must be free")
+                raise PermanentError(
+                    f"{n} pictures gave values of shape {values.shape}; their first size must be free",
+                    code="model-unsupported",
+                )
         return [np.asarray(values, np.float64).reshape(n, -1) for values in found]
 
     def _call(self, names: Sequence[str], batch: Sequence[Tensor]) -> list[Array]:
@@ -104,7 +107,9 @@ class OnnxModel:
             values: list[Array] = self._session.run(list(names), {self._input: np.stack(batch)})
         except Exception as error:  # onnxruntime raises types of its own that share no public root
             shape = np.stack(batch).shape
-            raise PermanentError(f"the open model cannot take an input of shape {shape}: {_line(error)}") from None
+            raise PermanentError(
+                f"the open model cannot take an input of shape {shape}: {_line(error)}", code="model-unsupported"
+            ) from None
         return values
 
 
@@ -116,7 +121,8 @@ def open_onnx(description: str | Path) -> OnnxModel:
     classifier = connect(text)
     if not isinstance(classifier, OnnxClassifier):
         raise PermanentError(
-            f"{text!r} is not an ONNX model on this machine; an open model is, since its features are read"
+            f"{text!r} is not an ONNX model on this machine; an open model is, since its features are read",
+            code="model-unsupported",
         )
     path = Path(text) if text.endswith(".toml") else Path(text.partition(":")[2])
     settings = read_toml(path.with_suffix(".toml"))  # the file that the ONNX connector opens
@@ -145,12 +151,14 @@ def find_layer(model: ModelProto, folder: Path) -> Layer:
         end = "one of its inputs" if last is None else f"{last.op_type} ({last.name or last.output[0]})"
         raise PermanentError(
             f"the model ends in {end}, not in a linear layer with constant weights (Gemm, or MatMul and "
-            "Add, then perhaps Softmax); take another open model"
+            "Add, then perhaps Softmax); take another open model",
+            code="model-unsupported",
         )
     heads = {layer.logits} | {other.logits for end in ends[1:] if (other := graph.layer(end))}
     if len(heads) > 1:
         raise PermanentError(
-            f"the model has {len(heads)} heads, {' and '.join(sorted(heads))}; export it with the output of one"
+            f"the model has {len(heads)} heads, {' and '.join(sorted(heads))}; export it with the output of one",
+            code="model-unsupported",
         )
     return layer
 
@@ -247,7 +255,9 @@ def _load(path: Path) -> ModelProto:
     try:
         return onnx.load(str(path), load_external_data=False)
     except Exception as error:  # protobuf's own types, which change with its version
-        raise PermanentError(f"{str(path)!r} is not an ONNX file whose graph can be read: {_line(error)}") from None
+        raise PermanentError(
+            f"{str(path)!r} is not an ONNX file whose graph can be read: {_line(error)}", code="model-unsupported"
+        ) from None
 
 
 def _session(model: bytes, folder: Path):  # type: ignore[no-untyped-def]
@@ -269,18 +279,25 @@ def _check(model: OnnxModel, layer: Layer, answer: str) -> None:
     if features.shape[1] != inner or logits.shape[1] != labels or answers.shape[1] != labels:
         raise PermanentError(
             f"the last linear layer turns {inner} features into {labels} logits, but a picture has {features.shape[1]} "
-            f"features, {logits.shape[1]} logits and {answers.shape[1]} outputs; a head is used once a picture"
+            f"features, {logits.shape[1]} logits and {answers.shape[1]} outputs; a head is used once a picture",
+            code="model-unsupported",
         )
     if labels != len(model.labels):
-        raise PermanentError(f"the model has {labels} outputs, but its description names {len(model.labels)} labels")
+        raise PermanentError(
+            f"the model has {labels} outputs, but its description names {len(model.labels)} labels",
+            code="model-unsupported",
+        )
     apart = float(np.abs(model.head.logits(features) - logits).max() / max(1.0, float(np.abs(logits).max())))
     if not apart <= TOLERANCE:
         raise PermanentError(
             f"features·W + b is off the model's logits by {apart:.2g} of their size, more than {TOLERANCE:g}; "
-            "if the model computes in half precision, export it in float32"
+            "if the model computes in half precision, export it in float32",
+            code="model-unsupported",
         )
     if (logits.argmax(axis=1) != answers.argmax(axis=1)).any():
-        raise PermanentError("the model's answers are not in the order of its logits; take another open model")
+        raise PermanentError(
+            "the model's answers are not in the order of its logits; take another open model", code="model-unsupported"
+        )
 
 
 def _line(error: Exception) -> str:

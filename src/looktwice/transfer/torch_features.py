@@ -70,11 +70,15 @@ class TorchModel:
         if not isinstance(logits, torch.Tensor):
             kind = type(logits).__name__
             raise PermanentError(
-                f"the module gives a {kind}, not the logits of one head; wrap it so that it gives those"
+                f"the module gives a {kind}, not the logits of one head; wrap it so that it gives those",
+                code="model-unsupported",
             )
         (features, *more) = map(_array, self._seen.calls)
         if more:
-            raise PermanentError(f"the last linear layer is used {1 + len(more)} times a picture; a head is used once")
+            raise PermanentError(
+                f"the last linear layer is used {1 + len(more)} times a picture; a head is used once",
+                code="model-unsupported",
+            )
         return _Call(features, _array(logits))
 
 
@@ -99,7 +103,9 @@ def _last_linear(module: torch.nn.Module, trial: Sequence[Tensor]) -> tuple[str,
         for hook in hooks:
             hook.remove()
     if not used:
-        raise PermanentError("the module uses no nn.Linear; an open model ends in a linear layer")
+        raise PermanentError(
+            "the module uses no nn.Linear; an open model ends in a linear layer", code="model-unsupported"
+        )
     return used[-1], layers[used[-1]]
 
 
@@ -112,7 +118,9 @@ def _run(module: torch.nn.Module, batch: Sequence[Tensor]) -> object:
             return module(torch.from_numpy(np.stack(batch)).to(place))
         except RuntimeError as error:
             shape, reason = np.stack(batch).shape, " ".join(str(error).split())[:300]
-            raise PermanentError(f"the module cannot take an input of shape {shape}: {reason}") from None
+            raise PermanentError(
+                f"the module cannot take an input of shape {shape}: {reason}", code="model-unsupported"
+            ) from None
 
 
 def _array(values: torch.Tensor) -> Floats:
@@ -123,9 +131,15 @@ def _array(values: torch.Tensor) -> Floats:
 def _check(call: _Call, head: Head, labels: int, name: str) -> None:
     """The module's answer must be features·W + b, or the softmax of it or its logarithm."""
     if call.features.shape[1] != len(head.W):
-        raise PermanentError(f"the last linear layer, {name}, is used on many places of a picture; a head is used once")
+        raise PermanentError(
+            f"the last linear layer, {name}, is used on many places of a picture; a head is used once",
+            code="model-unsupported",
+        )
     if head.W.shape[1] != labels:
-        raise PermanentError(f"the last linear layer, {name}, has {head.W.shape[1]} outputs for {labels} labels")
+        raise PermanentError(
+            f"the last linear layer, {name}, has {head.W.shape[1]} outputs for {labels} labels",
+            code="model-unsupported",
+        )
     logits = head.logits(call.features)
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
     chances = powers / powers.sum(axis=1, keepdims=True)
@@ -136,7 +150,8 @@ def _check(call: _Call, head: Head, labels: int, name: str) -> None:
     else:
         raise PermanentError(
             f"what the module gives is neither features·W + b of its last linear layer, {name}, nor the softmax of it "
-            f"(within {TOLERANCE:g}); an open model ends in a linear layer"
+            f"(within {TOLERANCE:g}); an open model ends in a linear layer",
+            code="model-unsupported",
         )
 
 

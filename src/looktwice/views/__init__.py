@@ -28,7 +28,6 @@ from looktwice.views.families import (
 from looktwice.views.panels import (
     CANDIDATES,
     GENERAL,
-    GENERAL16,
     GRIDS,
     LADDERS,
     PROMPTED,
@@ -49,6 +48,7 @@ from looktwice.views.rendering import (
     render_into,
     renderer,
 )
+from looktwice.views.sources import At, Base, classifier_of, drawn
 
 FAMILIES: tuple[type[View], ...] = tuple(REGISTERED.values())
 """The families that come with looktwice."""
@@ -57,7 +57,6 @@ __all__ = [
     "CANDIDATES",
     "FAMILIES",
     "GENERAL",
-    "GENERAL16",
     "GRIDS",
     "LADDERS",
     "PROMPTED",
@@ -65,6 +64,8 @@ __all__ = [
     "SEVERITY",
     "Affine",
     "Again",
+    "At",
+    "Base",
     "Between",
     "Blur",
     "Border",
@@ -98,6 +99,8 @@ __all__ = [
     "Wording",
     "Zoom",
     "base_question",
+    "classifier_of",
+    "drawn",
     "parse",
     "questions",
     "register",

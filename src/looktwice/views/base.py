@@ -1,4 +1,4 @@
-"""What a view is, and the names of all families of views.
+"""The interface of views, and the registry of their families.
 
 A view is a frozen value that says how to look again. Its text is unique: numbers are printed as short as they go,
 options only where they differ from their default, so equal views have equal text and the text can serve as a key.
@@ -22,6 +22,8 @@ Pixels = NDArray[np.uint8]
 Floats = NDArray[np.float64]
 
 _WORD = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII)
+CLASSIFIER_NAME = re.compile(r"[^\s@*]{1,60}")
+"""The name of a classifier, as it stands before the @ of `gpt@mirror`."""
 
 
 class Between(NamedTuple):
@@ -60,7 +62,9 @@ class View(ABC):
     def __post_init__(self) -> None:
         family = type(self)
         if REGISTERED.get(name_of(family)) is not family:
-            raise ViewError(f"the view {family.__qualname__} is not registered; put @register above its class")
+            raise ViewError(
+                f"the view {family.__qualname__} is not registered; put @register above its class", code="view-plugin"
+            )
         for each in arguments(family):
             object.__setattr__(self, each.name, _checked(family, each, getattr(self, each.name)))
 
@@ -78,7 +82,7 @@ class View(ABC):
     @property
     @abstractmethod
     def adjective(self) -> str:
-        """What the picture looks like then: "mirrored"."""
+        """The adjective of the changed picture: "mirrored"."""
 
     @property
     def parts(self) -> "tuple[View, ...]":
@@ -112,7 +116,7 @@ class Worded(View):
 
 
 class Question(NamedTuple):
-    """What is asked about a picture; the pixels and words that are shown depend on this and on nothing else.
+    """A query about a picture; the pixels and words that are shown depend on this alone.
 
     A tuple, because every picture makes many and they are keys: it is made and hashed in half the time.
     """
@@ -141,15 +145,25 @@ def register(family: type[Family]) -> type[Family]:
     """Class decorator: makes a family known by its name, which is that of its class in lower case."""
     name, where = name_of(family), f"{family.__module__}.{family.__qualname__}"
     if missing := getattr(family, "__abstractmethods__", None):
-        raise ViewError(f"the view {where} has no {' and no '.join(sorted(missing))}; define what is missing")
+        raise ViewError(
+            f"the view {where} has no {' and no '.join(sorted(missing))}; define what is missing", code="view-plugin"
+        )
     if "__dataclass_params__" not in vars(family):
-        raise ViewError(f"the view {where} is no dataclass; put @dataclass(frozen=True) below @register")
+        raise ViewError(
+            f"the view {where} is no dataclass; put @dataclass(frozen=True) below @register", code="view-plugin"
+        )
     if not _WORD.fullmatch(name):
-        raise ViewError(f"{short(name)} cannot be the name of a view; name the class with ASCII letters and digits")
+        raise ViewError(
+            f"{short(name)} cannot be the name of a view; name the class with ASCII letters and digits",
+            code="view-plugin",
+        )
     arguments(family)
     known = REGISTERED.setdefault(name, family)
     if (known.__module__, known.__qualname__) != (family.__module__, family.__qualname__):
-        raise ViewError(f"the view {where} cannot be called {name!r} like that of {known.__module__}; rename the class")
+        raise ViewError(
+            f"the view {where} cannot be called {name!r} like that of {known.__module__}; rename the class",
+            code="view-plugin",
+        )
     REGISTERED[name] = family  # a class that is defined again, as in a notebook, replaces itself
     return family
 
@@ -165,7 +179,9 @@ def arguments(family: type[View]) -> tuple[Argument, ...]:
     try:
         hints = get_type_hints(family, include_extras=True)
     except NameError as error:
-        raise ViewError(f"the fields of the view {name_of(family)} cannot be read: {error}") from None
+        raise ViewError(
+            f"the fields of the view {name_of(family)} cannot be read: {error}", code="view-plugin"
+        ) from None
     found = []
     for each in fields(family):
         allowed = get_args(hints[each.name])
@@ -177,7 +193,8 @@ def arguments(family: type[View]) -> tuple[Argument, ...]:
         if not words or len(words) < len(allowed) or each.default is MISSING:
             raise ViewError(
                 f"{name_of(family)}: the field {each.name} must be Annotated[float, Between(low, high)], with finite "
-                "limits, or a Literal of lower-case words with a default"
+                "limits, or a Literal of lower-case words with a default",
+                code="view-plugin",
             )
         found.append(Argument(each.name, words, each.default))
     return tuple(found)

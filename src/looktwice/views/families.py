@@ -395,7 +395,7 @@ class Resample(View):
 @register
 @dataclass(frozen=True)
 class Jpeg(View):
-    """What is left of the picture as JPEG (4:2:0) of a quality.
+    """The picture after JPEG compression (4:2:0) at a quality.
 
     Its pixels are those of libjpeg-turbo's accurate whole-number transform, which the wheels of OpenCV bring along.
     """

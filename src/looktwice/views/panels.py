@@ -6,7 +6,7 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, replace
 from functools import cache, cached_property
 from itertools import groupby, product
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from looktwice.errors import ViewError
 from looktwice.images.image import Image
 from looktwice.views.base import REGISTERED, Between, Question, View, arguments, short
 from looktwice.views.families import Affine, Again, Chain, Elastic, Gaussian, Rotation
+from looktwice.views.sources import At, Base, drawn, repeats
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -29,9 +30,12 @@ _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)(e-?\d+)?", re.ASCII)
 
 
 def parse(text: str) -> View:
-    """The view that a text names, such as `rotation:30`, `zoom:1.15,border=edge` or `mirror+turn:10`."""
+    """The view that a text names, such as `rotation:30`, `zoom:1.15,border=edge`, `mirror+turn:10` or `gpt@mirror`."""
     if len(text) > LONGEST_VIEW:
         raise ViewError(f"a view of {len(text)} characters is too long; {LONGEST_VIEW} are allowed")
+    classifier, at, rest = text.partition("@")
+    if at:
+        return At(classifier, Base() if rest == "base" else parse(rest))
     parts = text.split("+")
     return _parse_one(text) if len(parts) == 1 else Chain(tuple(map(_parse_one, parts)))
 
@@ -73,12 +77,12 @@ def _family(name: str) -> type[View]:
     known = dict.fromkeys([*REGISTERED, *(point.name for point in _installed())])
     near = difflib.get_close_matches(name[:40].lower(), known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-    raise ViewError(f"unknown view {short(name)}; {hint}")
+    raise ViewError(f"unknown view {short(name)}; {hint}", code="view-unknown")
 
 
 @cache
 def _installed() -> tuple[EntryPoint, ...]:
-    """What other packages offer; looked up once, since it takes milliseconds and any misspelt view asks for it."""
+    """The views of other packages; looked up once, since it takes milliseconds."""
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=GROUP))
@@ -87,16 +91,17 @@ def _installed() -> tuple[EntryPoint, ...]:
 def _load(name: str, points: list[EntryPoint]) -> type[View]:
     packages = " and ".join(sorted({point.dist.name for point in points if point.dist}))
     if len(points) > 1:
-        raise ViewError(f"the view {name!r} is offered by {packages}; uninstall all but one")
+        raise ViewError(f"the view {name!r} is offered by {packages}; uninstall all but one", code="view-plugin")
     try:
         family = points[0].load()
     except Exception as error:  # the code of a stranger may fail in any way
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise ViewError(f"the view {name!r} of {packages} cannot be loaded: {why}") from error
+        raise ViewError(f"the view {name!r} of {packages} cannot be loaded: {why}", code="view-plugin") from error
     if not isinstance(family, type) or not issubclass(family, View) or REGISTERED.get(name) is not family:
         raise ViewError(
             f"the view {name!r} of {packages} is {points[0].value}, which is not a view of this name; the entry point "
-            f"must name a class with @register that is called {name} in lower case"
+            f"must name a class with @register that is called {name} in lower case",
+            code="view-plugin",
         )
     return family
 
@@ -115,28 +120,41 @@ class Panel:
     """
 
     views: tuple[View, ...]
+    first: str = ""
+    """The classifier that the base query and the views without an @ are for; where empty, the first of the model."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "views", tuple(self.views))
         if len(self.views) > LONGEST_PANEL:
-            raise ViewError(f"a panel of {len(self.views)} views is too long; {LONGEST_PANEL} are allowed")
+            raise ViewError(
+                f"a panel of {len(self.views)} views is too long; {LONGEST_PANEL} are allowed", code="panel-invalid"
+            )
         for view, times in Counter(self.views).items():
-            if times > 1 and not (view.random or isinstance(view, Again)):
-                raise ViewError(f"{view} stands {times} times in the panel but shows the same each time; keep one")
+            if times > 1 and not (view.random or repeats(view)):
+                raise ViewError(
+                    f"{view} stands {times} times in the panel but shows the same each time; keep one",
+                    code="panel-invalid",
+                )
 
     @classmethod
     def parse(cls, text: str) -> Panel:
         """The panel of views separated by spaces, with *n for n in a row: `mirror zoom:1.15 rotation:30*10`."""
         if len(text) > LONGEST_PANEL:
-            raise ViewError(f"a panel of {len(text)} characters is too long; {LONGEST_PANEL} are allowed")
+            raise ViewError(
+                f"a panel of {len(text)} characters is too long; {LONGEST_PANEL} are allowed", code="panel-invalid"
+            )
         views: list[View] = []
         for word in text.split():
             name, star, times = word.partition("*")
             if star and not (times.isascii() and times.isdecimal() and len(times) < 6 and int(times)):
-                raise ViewError(f"{word[:60]!r} does not say how often to ask; write it like 'rotation:30*10'")
+                raise ViewError(
+                    f"{word[:60]!r} does not say how often to ask; write it like 'rotation:30*10'", code="panel-invalid"
+                )
             views += [parse(name)] * (int(times) if star else 1)
             if len(views) > LONGEST_PANEL:
-                raise ViewError(f"a panel may have {LONGEST_PANEL} views and has more at {word!r}; ask fewer")
+                raise ViewError(
+                    f"a panel may have {LONGEST_PANEL} views and has more at {word!r}; ask fewer", code="panel-invalid"
+                )
         return cls(tuple(views))
 
     @cached_property
@@ -145,10 +163,10 @@ class Panel:
 
         `again` counts from 1, since the picture itself is its number 0.
         """
-        seen = Counter[View]({Again(): 1})
+        seen = Counter[View]()
         slots = []
         for view in self.views:
-            slots.append((view, seen[view]))
+            slots.append((view, seen[view] + (repeats(view))))
             seen[view] += 1
         return tuple(slots)
 
@@ -159,7 +177,7 @@ class Panel:
         return iter(self.views)
 
     def __getitem__(self, some: slice) -> Panel:
-        return Panel(self.views[some])
+        return replace(self, views=self.views[some])
 
     def __str__(self) -> str:
         rows = ((view, len(list(row))) for view, row in groupby(self.views))
@@ -169,13 +187,13 @@ class Panel:
 def questions(image: Image, panel: Panel, seed: int) -> tuple[Question, ...]:
     """One question a view, in the order of the panel; the seed is from 0 to 2⁶³ - 1."""
     if not 0 <= seed < 2**63:
-        raise ViewError(f"a seed must be from 0 to 2⁶³ - 1, not {seed}")
+        raise ViewError(f"a seed must be from 0 to 2⁶³ - 1, not {seed}", code="panel-invalid")
     digest = image.digest
-    return tuple([Question(digest, view, seed if view.random else 0, index) for view, index in panel.slots])
+    return tuple([Question(digest, drawn(view), seed if view.random else 0, index) for view, index in panel.slots])
 
 
 def base_question(image: Image) -> Question:
-    """What the classifier says of the picture itself."""
+    """The query about the unchanged picture."""
     return Question(image.digest, Again(), 0, 0)
 
 
@@ -189,21 +207,17 @@ GRIDS: dict[str, tuple[View, ...]] = {
 }
 """The paper's search, family by family; the affine that changes nothing is left out."""
 
-GENERAL16 = Panel.parse(
+GENERAL = Panel.parse(
     """
     mirror zoom:1.15 mirror+zoom:0.85 mirror+tone:contrast=1.4
     shift:-0.06,0 tone:contrast=0.7 mirror+zoom:1.3 mirror+turn:20
-    shift:0.06,0 tone:brightness=-0.3 zoom:0.7 mirror+zoom:1.07
-    mirror+tone:contrast=2.5 crop:1,0,0.8 turn:-20 tone:contrast=0.4
     """
 )
-"""Sixteen views that suit most pictures, the most telling first.
+"""Eight views that suit most pictures, the most telling first.
 
 experiments/general.py grows them on a few hundred pictures each of CIFAR-10, CIFAR-100 and ImageNet, under six models,
 with equal weight for each of the three, and writes them here; docs/views.md has the figures.
 """
-GENERAL = GENERAL16[:8]
-"""The first eight, which bring most of it."""
 
 LADDERS: dict[str, tuple[tuple[View, ...], ...]] = {
     name: tuple(Panel.parse(rung).views for rung in text.split("|"))
@@ -250,16 +264,9 @@ PROMPTED: tuple[View, ...] = Panel.parse(
 ).views
 """Further candidates for a classifier that takes a prompt; `again` shows whether other words beat repeating them."""
 
-NO_VIEWS = "none"
-"""The text of a panel without views: one query a picture, and its score where it gives one."""
 
-
-def panel_of(views: Panel | str | None, adaptive: bool = False) -> Panel:
-    """The panel that a text names, `none` one without views; without a text, the general panel, or sixteen views."""
-    if views == NO_VIEWS:
-        return Panel(())
-    if isinstance(views, str) and NO_VIEWS in views.split():
-        raise ViewError(f"{NO_VIEWS!r} means no view at all, and stands alone; leave it or the other views out")
+def panel_of(views: Panel | str | None) -> Panel:
+    """The panel that a text names; without a text, the general panel."""
     if views is None or views == "":
-        return GENERAL16 if adaptive else GENERAL
+        return GENERAL
     return Panel.parse(views) if isinstance(views, str) else views

@@ -156,7 +156,7 @@ def move(moves: Moves, part: int, questions: Sequence[Question], picture: Pixels
     height, width, _ = picture.shape
     sampling = sampling_of(moves)
     if not any(each.random for each in moves):
-        read_through(KEPT_MAPS.of((moves,), height, width), picture, sampling, out[:1])
+        read_through(KEPT_MAPS.get((moves,), height, width), picture, sampling, out[:1])
         out[1:] = out[0]
         return
     sources = _sources(moves, part, questions, height, width)
@@ -179,7 +179,7 @@ class KeptMaps:
         self._most, self._bytes, self._lock = most, 0, Lock()
         self._maps = OrderedDict[tuple[tuple[Moves, ...], int, int], Maps]()
 
-    def of(self, moves: tuple[Moves, ...], height: int, width: int) -> Maps:
+    def get(self, moves: tuple[Moves, ...], height: int, width: int) -> Maps:
         """The maps of these views for pictures of this size; they are made where they are not kept."""
         key = moves, height, width
         if _bytes_of(*key) > self._most // 4:  # making them is little work beside reading a picture through them
@@ -197,7 +197,7 @@ class KeptMaps:
 
 
 def _bytes_of(moves: tuple[Moves, ...], height: int, width: int) -> int:
-    """What maps take: two coordinates and their fraction, of two bytes each, for every pixel of every view."""
+    """The size of maps: two coordinates and their fraction, two bytes each, for every pixel of every view."""
     return len(moves) * height * width * 6
 
 
@@ -289,7 +289,7 @@ class Run(NamedTuple):
 
 
 def renderer(views: Iterable[View]) -> str:
-    """What draws these views: RENDERER, then the version of each family among them that has its own."""
+    """The renderer's version: RENDERER, then the versions of the families that have their own."""
     own = {f"{name_of(type(part))}={part.version}" for view in views for part in view.parts if part.version}
     return " ".join([RENDERER, *sorted(own)])
 
@@ -309,14 +309,17 @@ def render_into(image: Image, questions: Sequence[Question], out: Pixels) -> Non
         what = f"a contiguous uint8 array of shape {shape}, not {out.dtype} {out.shape}"
         raise ViewError(f"views are written into {what}")
     if max(height, width) > LONGEST:
-        raise ViewError(f"a picture of {width} x {height} is too long; scale it to {LONGEST} pixels a side or less")
+        raise ViewError(
+            f"a picture of {width} x {height} is too long; scale it to {LONGEST} pixels a side or less",
+            code="image-too-large",
+        )
     digests, views, _, _ = zip(*questions, strict=True) if questions else ((), (), (), ())
     if digests.count(image.digest) != len(questions):
         other = next(digest for digest in digests if digest != image.digest)
         raise ViewError(f"picture {image.digest} was asked a question about {other}; ask each its own")
     for start, stop, moves in _runs(views):
         if moves:
-            read_through(KEPT_MAPS.of(moves, height, width), image.pixels, sampling_of(moves[0]), out[start:stop])
+            read_through(KEPT_MAPS.get(moves, height, width), image.pixels, sampling_of(moves[0]), out[start:stop])
         else:
             questions[start].view.draw(0, questions[start:stop], image.pixels, out[start:stop])
 
@@ -335,7 +338,7 @@ def _runs(views: tuple[View, ...]) -> tuple[Run, ...]:
 
 
 def _in_common(view: View) -> object:
-    """What neighbours must have in common to be drawn together."""
+    """The properties that neighbouring views must share to be drawn together."""
     moves = _fixed_moves(view)
     return sampling_of(moves) if moves else view
 

@@ -41,7 +41,7 @@ class Messages(ChatModel):
     key_variable: ClassVar[str] = "ANTHROPIC_API_KEY"
     batch_api: ClassVar[type[BatchApi] | None] = MessageBatches
     # Five MiB is the limit of the base64 text, which is a third longer than the file.
-    limits: ClassVar[Mapping[str, object]] = {"max_side": 1568, "max_bytes": (5 << 20) * 3 // 4}
+    picture_limits: ClassVar[Mapping[str, object]] = {"max_side": 1568, "max_bytes": (5 << 20) * 3 // 4}
 
     max_tokens: int = Field(default=256, ge=1)
     logprobs: Literal[False] = False

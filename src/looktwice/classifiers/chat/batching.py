@@ -410,12 +410,16 @@ def _name(data: Mapping[str, object], field: str) -> str:
     """The vendor's id of a file or batch of ours; without it, it must not be sent again."""
     if name := _text(data, field):
         return name
-    raise TransientError(f"the vendor lists a file or batch of ours that has no {field}; try later", garbled=True)
+    raise TransientError(
+        f"the vendor lists a file or batch of ours that has no {field}; try later", garbled=True, code="reply-malformed"
+    )
 
 
 def _without_results() -> TransientError:
     """The error for a batch that is reported as done without results: they are paid for, and may come later."""
-    return TransientError("the vendor says that a batch is done, and names no file with its results; try later")
+    return TransientError(
+        "the vendor says that a batch is done, and names no file with its results; try later", code="reply-malformed"
+    )
 
 
 def _whole(value: object) -> int:

@@ -29,7 +29,7 @@ class Gemini(ChatModel):
     key_variable: ClassVar[str] = "GEMINI_API_KEY"
     batch_api: ClassVar[type[BatchApi] | None] = GeminiBatches
     # Twenty MB is the limit of the whole request, in base64 and with the words.
-    limits: ClassVar[Mapping[str, object]] = {"max_side": 3072, "max_bytes": 14_000_000}
+    picture_limits: ClassVar[Mapping[str, object]] = {"max_side": 3072, "max_bytes": 14_000_000}
 
     answer: Literal["schema", "plain"] = "schema"
     seed: int | None = None

@@ -46,7 +46,7 @@ class Missing(StrEnum):
 
     @property
     def word(self) -> str:
-        """What the ledger keeps of an answer without text."""
+        """The label that the ledger stores for an answer without text."""
         return f"∅ {self}"
 
 
@@ -70,7 +70,7 @@ class Token(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """What a reply holds: the text of the model, or why there is none, and the vendor's count of tokens."""
+    """The content of a reply: the model's text, or why there is none, and the vendor's token count."""
 
     text: str | Missing
     usage: Usage = ()

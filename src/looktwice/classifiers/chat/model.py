@@ -1,4 +1,4 @@
-"""What all chat models have in common: their settings, and the classifier that asks them.
+"""Settings that all chat models share, and the classifier that queries them.
 
     connector = "openai"                  # or "openai-responses", "anthropic", "gemini"
     model = "gpt-5-mini"
@@ -67,7 +67,7 @@ class ChatModel(HttpSettings, ABC):
     key_variable: ClassVar[str]
     batch_api: ClassVar[type[BatchApi] | None] = None
     """The vendor's batches, where it has any."""
-    limits: ClassVar[Mapping[str, object]]
+    picture_limits: ClassVar[Mapping[str, object]]
     """Sides to which the server scales pictures down in any case, and bytes beyond which it refuses files."""
 
     model: str = Field(min_length=1)
@@ -139,7 +139,7 @@ class ChatModel(HttpSettings, ABC):
         return text
 
     def parts(self, prompts: Prompts) -> dict[str, object]:
-        """What could change answers, for a fingerprint."""
+        """The settings that can change answers, for a fingerprint."""
         parts = self.model_dump(exclude={*HttpSettings.model_fields, *READ_ONLY, *ADDED, "encoding", "key", "ranked"})
         parts |= self.model_dump(include=ADDED - {"wordings"}, exclude_defaults=True)
         parts |= {"wordings": prompts.wordings} if prompts.wordings else {}
@@ -165,7 +165,7 @@ class ChatModel(HttpSettings, ABC):
     @classmethod
     def _within_limits(cls, given: object) -> object:
         given = given.model_dump(exclude_unset=True) if isinstance(given, Encoding) else given
-        return {**cls.limits, **given} if isinstance(given, Mapping) else given
+        return {**cls.picture_limits, **given} if isinstance(given, Mapping) else given
 
     @model_validator(mode="after")
     def _tells_of_one_label(self) -> Self:
@@ -204,7 +204,7 @@ class ChatClassifier:
         self.labels = lexicon.labels
         self.model = vendor.model
         self.names = lexicon
-        self.terms = vendor.terms(vendor.usable_size(), encoding=vendor.encoding)
+        self.limits = vendor.limits(vendor.usable_size(), encoding=vendor.encoding)
         self.fingerprint = fingerprint("chat", vendor.parts(prompts))
 
     def words(self, phrasing: Phrasing) -> str:
@@ -221,7 +221,7 @@ class ChatClassifier:
         return Asked(b"".join((head, kind_of(file).encode(), between, base64.b64encode(file), tail)), phrasing)
 
     def weigh(self, height: int, width: int, phrasing: Phrasing = AS_DESCRIBED) -> Weight:
-        """What a question about a picture of this size consists of, in this wording."""
+        """The tokens and pixels of a query about a picture of this size, in this wording."""
         vendor, prompts = self._vendor, self._prompts
         text, schema = prompts.text(phrasing), json.dumps(prompts.schema(phrasing), separators=(",", ":"))
         ranked = prompts.ranking(phrasing)
@@ -256,7 +256,9 @@ class ChatClassifier:
     def batches(self) -> BatchApi:
         """The vendor's batches; a PermanentError where it has none."""
         if self._vendor.batch_api is None:
-            raise PermanentError(f"model {self.model!r} cannot be asked in batches; leave --batch out")
+            raise PermanentError(
+                f"model {self.model!r} cannot be asked in batches; leave --batch out", code="option-conflict"
+            )
         return self._vendor.batch_api(self._vendor, self._headers, self._secrets)
 
     async def close(self) -> None:

@@ -36,13 +36,13 @@ TOOL = "answer"
 
 
 class OpenAIModel(ChatModel):
-    """What both of OpenAI's interfaces have in common."""
+    """Settings that both of OpenAI's APIs share."""
 
     usual_url: ClassVar[str] = OPENAI
     url_variable: ClassVar[str] = "OPENAI_BASE_URL"
     key_variable: ClassVar[str] = "OPENAI_API_KEY"
     batch_api: ClassVar[type[BatchApi] | None] = OpenAIBatches
-    limits: ClassVar[Mapping[str, object]] = {"max_side": 2048, "max_bytes": 20_000_000}
+    picture_limits: ClassVar[Mapping[str, object]] = {"max_side": 2048, "max_bytes": 20_000_000}
 
     detail: Literal["auto", "low", "high", "original"] | None = None
 
@@ -53,7 +53,7 @@ class OpenAIModel(ChatModel):
         return self.detail
 
     def usable_size(self) -> WorkingSize:
-        """What the model sees: at low detail a square of 512 px, at high detail a shorter side of 768 px."""
+        """The size that the model sees: at low detail a square of 512 px, at high detail a shorter side of 768 px."""
         size = self.encoding.usable_size()
         if self.detail == "original":
             return size

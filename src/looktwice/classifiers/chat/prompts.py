@@ -51,7 +51,8 @@ class Prompts:
         if phrasing.ranked and self.ranked:
             raise PermanentError(
                 "the view 'ranked' changes nothing, because the description of the classifier says ranked = "
-                f"{self.ranked}; leave one of them out"
+                f"{self.ranked}; leave one of them out",
+                code="view-unsupported",
             )
         question = self._wording(phrasing.wording) if phrasing.wording else self.prompt or QUESTION
         if LABELS not in question:
@@ -75,10 +76,10 @@ class Prompts:
         return self.ranked or (min(USUAL_RANKING, len(self.labels)) if phrasing.ranked else 0)
 
     def _ordered(self, phrasing: Phrasing) -> Sequence[str]:
-        return phrasing.order.of(self.labels) if phrasing.order else self.labels
+        return phrasing.order.permuted(self.labels) if phrasing.order else self.labels
 
     def _demand(self, phrasing: Phrasing) -> str:
-        """What the answer must look like."""
+        """The required format of the answer."""
         if count := self.ranking(phrasing):
             return (DESCRIBED_RANKED if phrasing.describe else RANKED).format(count=count)
         return DESCRIBED if phrasing.describe else ONE
@@ -87,9 +88,13 @@ class Prompts:
         if self.prompt and self.wordings is None:
             raise PermanentError(
                 f"the view 'wording:{number}' paraphrases the usual prompt, and the description of the classifier has "
-                'its own; name a file of its paraphrases as wordings = "…", or leave the view out'
+                'its own; name a file of its paraphrases as wordings = "…", or leave the view out',
+                code="view-unsupported",
             )
         known = usual_wordings() if self.wordings is None else self.wordings
         if number > len(known):
-            raise PermanentError(f"there is no wording {number}; there are {len(known)}: {', '.join(map(repr, known))}")
+            raise PermanentError(
+                f"there is no wording {number}; there are {len(known)}: {', '.join(map(repr, known))}",
+                code="view-unsupported",
+            )
         return known[number - 1]

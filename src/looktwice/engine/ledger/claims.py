@@ -1,9 +1,9 @@
-"""What a ledger takes and gives: claims, how they end, and the database that keeps them."""
+"""Claims, their settlement, and the interface of the database."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from looktwice.classifiers.base import Answer
@@ -45,7 +45,7 @@ class Database(Protocol):
         """Rows as they are now, from any thread."""
 
     def explain(self, error: Exception) -> LedgerError:
-        """What a failure means for the user."""
+        """The error to raise for a failure of the database."""
 
     def may_pass(self, error: Exception) -> bool:
         """Whether waiting may help: it is locked, away, or its disk is full."""
@@ -58,10 +58,11 @@ class Database(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """On whose behalf queries are claimed: the classifier, its budget and its rate in queries a second."""
+    """On whose behalf queries are claimed: the classifier, its budgets and its rate in queries a second."""
 
     fingerprint: str
-    budget: Budget = field(default_factory=Budget)
+    budgets: tuple[Budget, ...] = ()
+    """All of them must cover a query."""
     rate: float | None = None
     description: str = ""
     """The classifier in words."""
@@ -79,14 +80,17 @@ class Claim:
     """The UTC day on which it counts."""
     send_at: float
     """When it may be sent, by the ledger's clock."""
+    spent: int = 0
+    """What earlier sends of the query cost, in picos."""
 
 
 class Stored(NamedTuple):
-    """An answer that the ledger has, the digest of how it was read from its reply, and when it came."""
+    """An answer that the ledger has, the digest of how it was read from its reply, when it came and what it cost."""
 
     answer: Answer
     reading: str
     at: float
+    picos: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +107,9 @@ class InBatch:
 
 @dataclass(frozen=True, slots=True)
 class OverBudget:
-    """The budget does not cover the query, and no open claim can change that."""
+    """A budget does not cover the query, and no open claim can change that."""
 
+    budget: Budget
     spend: Spend
 
 

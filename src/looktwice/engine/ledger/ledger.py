@@ -87,9 +87,9 @@ class Ledger:
         answers: dict[bytes, Stored] = {}
         for start in range(0, len(keys), MOST_TOGETHER):
             part = keys[start : start + MOST_TOGETHER]
-            for key, _, *answer in self._read(schema.known_rows(len(part)), part):
+            for key, _, picos, *answer in self._read(schema.known_rows(len(part)), part):
                 if answer[0] is not None:
-                    answers[bytes(key)] = stored(answer)
+                    answers[bytes(key)] = stored(picos, answer)
         return answers
 
     def reply(self, key: bytes) -> bytes | None:
@@ -97,10 +97,15 @@ class Ledger:
         rows = self._read("SELECT raw FROM replies WHERE key = ?", (key,))
         return zlib.decompress(bytes(rows[0][0])) if rows else None
 
-    def spend(self, fingerprint: str) -> Spend:
-        """What the classifier has cost so far."""
-        (row,) = self._read(schema.SPENT, (self.today(), self.today(), schema.classifier_id(fingerprint)))
-        return Spend(*map(int, row))
+    def spend(self, *fingerprints: str) -> Spend:
+        """The total spend on these classifiers so far."""
+        days, ids = (self.today(), self.today()), map(schema.classifier_id, fingerprints)
+        return sum((Spend(*map(int, *self._read(schema.SPENT, (*days, who)))) for who in ids), Spend())
+
+    def alarm(self, profile: str) -> schema.Alarm | None:
+        """The alarm about what this profile is asked, if there is one."""
+        rows = self._read("SELECT since, pictures, needed FROM alarms WHERE profile = ?", (profile,))
+        return schema.Alarm(*rows[0]) if rows else None
 
     def open_batches(self, fingerprint: str) -> list[OpenBatch]:
         """The batches that have queries without a result, oldest first."""
@@ -120,14 +125,14 @@ class Ledger:
         ]
 
     def known_batches(self, fingerprint: str) -> frozenset[str]:
-        """What the vendor calls every batch that was ever noted."""
+        """The vendor's ids of all batches on record."""
         who = schema.classifier_id(fingerprint)
         rows = self._read("SELECT remote FROM batches WHERE classifier = ? AND remote IS NOT NULL", (who,))
         return frozenset(str(remote) for (remote,) in rows)
 
     def _read(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
         if self._closing:
-            raise LedgerError("the ledger is closed")
+            raise LedgerError("the ledger is closed", code="ledger-closed")
         try:
             return self.database.read(statement, values)
         except self.database.errors as error:
@@ -149,7 +154,7 @@ class Ledger:
     # Writing -------------------------------------------------------------------------------------------------------
 
     def claim(self, account: Account, requests: Sequence[tuple[Entry, int]]) -> asyncio.Future[list[Granted]]:
-        """What may be sent, as soon as that is committed; each request is a query and the most it can cost, in picos.
+        """The claims, once committed; each request is a query and the most it can cost, in picos.
 
         A query that is granted is in flight until it is settled, or this session is dead. With a rate each claim also
         says when it may be sent, so that the rate holds for all sessions together.
@@ -179,7 +184,7 @@ class Ledger:
 
     def _put(self, work: Callable[[Transaction], Any], keys: Sequence[bytes] = ()) -> asyncio.Future[Any]:
         if self._closing:
-            raise LedgerError("the ledger is closed")
+            raise LedgerError("the ledger is closed", code="ledger-closed")
         if self._thread is None:
             self._thread = Thread(target=self._live, name="ledger", daemon=True)
             self._thread.start()

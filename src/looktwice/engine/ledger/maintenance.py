@@ -1,4 +1,4 @@
-"""What people do with a ledger beside asking: look at the bill, check, export, forget and back up.
+"""Maintenance of ledgers: costs, verification, export, deletion of answers, backup.
 
 Looking changes nothing, whoever is writing.
 """
@@ -47,7 +47,7 @@ COLUMNS: files.Columns = {
 
 @dataclass(frozen=True)
 class DayCost:
-    """What one classifier cost on one UTC day."""
+    """The spend on one classifier on one UTC day."""
 
     fingerprint: str
     description: str
@@ -105,8 +105,19 @@ def stats(place: str | Path) -> list[DayCost]:
     return [DayCost(who, what, date(1970, 1, 1) + timedelta(days=day), *rest) for who, what, day, *rest in rows]
 
 
+def labels(place: str | Path, fingerprint: str) -> list[str]:
+    """The words that a classifier has answered with, each once."""
+    with _snapshot(place) as ledger:
+        rows = ledger.read(
+            "SELECT DISTINCT label FROM queries q JOIN classifiers c ON c.id = q.classifier"
+            " WHERE fingerprint = ? AND label IS NOT NULL",
+            (fingerprint,),
+        )
+    return [str(label) for (label,) in rows]
+
+
 def verify(place: str | Path) -> list[str]:
-    """What is wrong with a ledger, one line each; nothing if it is sound."""
+    """The faults of a ledger, one line each; empty if it is sound."""
     try:
         with _snapshot(place) as ledger:
             damage = [] if str(place).startswith(POSTGRES) else ledger.read("PRAGMA integrity_check(20)")
@@ -183,15 +194,36 @@ def forget(place: str | Path, classifier: str | None = None, digests: Sequence[s
     The classifier is named by its fingerprint or description, or the beginning of one if no other begins like that.
     Queries in flight stay. The sum of what is deleted is kept as one query of each classifier.
     """
+    with _changing(place) as (database, now):
+        who = None if classifier is None else _classifier(database, classifier)
+        return _delete(database, who, digests, now)
+
+
+def alarms(place: str | Path) -> dict[str, schema.Alarm]:
+    """The alarms about pictures that have changed, by the digests of profiles."""
+    with _snapshot(place) as ledger:
+        rows = ledger.read("SELECT profile, since, pictures, needed FROM alarms ORDER BY since")
+    return {profile: schema.Alarm(*alarm) for profile, *alarm in rows}
+
+
+def end_alarms(place: str | Path) -> int:
+    """How many alarms were ended: all that there were."""
+    with _changing(place) as (database, _):
+        ended = database.execute("SELECT COUNT(*) FROM alarms")[0][0]
+        database.execute("DELETE FROM alarms")
+        return int(ended)
+
+
+@contextmanager
+def _changing(place: str | Path) -> Iterator[tuple[Database, float]]:
+    """The database of a ledger inside a transaction, and the time by its clock."""
     if str(place).startswith(POSTGRES):
         database: Database = _postgres(str(place))
     else:
         with closing(open_to_read(Path(place))):  # one that is not there is not made
             database = SqliteDatabase(Path(place))
     try:
-        now = database.begin()
-        who = None if classifier is None else _classifier(database, classifier)
-        deleted = _delete(database, who, digests, now)
+        yield database, database.begin()
         database.commit()
         if isinstance(database, SqliteDatabase):
             database.empty_log()
@@ -200,7 +232,6 @@ def forget(place: str | Path, classifier: str | None = None, digests: Sequence[s
         raise database.explain(error) from error
     finally:
         database.close()
-    return deleted
 
 
 def _delete(database: Database, who: int | None, digests: Sequence[str] | None, now: float) -> int:
@@ -242,15 +273,18 @@ def _classifier(database: Database, called: str) -> int:
     if len(found) == 1:
         return int(found[0])
     many = f"{len(found)} classifiers ({', '.join(names[number][0] for number in found)})" if found else "no classifier"
-    raise LedgerError(f"{database.name} knows {many} called {called!r}; `looktwice ledger stats` lists them")
+    raise LedgerError(
+        f"{database.name} knows {many} called {called!r}; `looktwice ledger stats` lists them",
+        code="classifier-unknown",
+    )
 
 
 def backup(place: str | Path, out: Path) -> None:
     """Copy a ledger as it is now, while others write; a PostgreSQL ledger is backed up by the server's own tools."""
     if str(place).startswith(POSTGRES):
-        raise LedgerError("back up a PostgreSQL ledger with pg_dump --schema looktwice")
+        raise LedgerError("back up a PostgreSQL ledger with pg_dump --schema looktwice", code="ledger-unsupported")
     if out.exists():
-        raise LedgerError(f"{str(out)!r} exists already; name another file for the backup")
+        raise LedgerError(f"{str(out)!r} exists already; name another file for the backup", code="file-exists")
     path = Path(place)
     with explained(path), closing(open_to_read(path)) as source, files.atomic(out) as part, _new(part) as target:
         source.backup(target)

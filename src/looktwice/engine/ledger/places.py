@@ -15,6 +15,7 @@ from pathlib import Path
 from looktwice.engine.ledger.claims import Database
 from looktwice.engine.ledger.ledger import Ledger
 from looktwice.engine.ledger.sqlite import SqliteDatabase
+from looktwice.errors import require_posix
 
 POSTGRES = ("postgresql://", "postgres://")
 MEMORY = "memory"
@@ -39,6 +40,8 @@ def open_ledger(place: str) -> Ledger:
     for one that nobody shares. Give it back with `close_ledger`."""
     if place == OFF:
         return Ledger(SqliteDatabase(None))
+    if place != MEMORY:
+        require_posix("a ledger that outlives the run")  # on Windows, signal 0 ends a process
     with _OPENING:
         for known, shared in _OPEN.items():
             if known == _identity(place):
@@ -73,7 +76,7 @@ def _database(place: str) -> Database:
 
 
 def _identity(place: str) -> tuple[object, ...]:
-    """What makes two names one ledger: the process, and the file behind a path."""
+    """The identity of a ledger: the process, and the file behind a path."""
     if place == MEMORY or place.startswith(POSTGRES):
         return os.getpid(), place
     try:

@@ -124,7 +124,7 @@ class PostgresDatabase:
         if isinstance(error, LedgerError):
             return error
         if isinstance(error, errors.DiskFull):
-            return LedgerError(f"the disk of {self.name} is full; free some space and run again")
+            return LedgerError(f"the disk of {self.name} is full; free some space and run again", code="disk-full")
         why = " ".join(str(error).split())
         for kind, meaning in MEANINGS:
             if isinstance(error, kind):
@@ -167,7 +167,10 @@ class PostgresDatabase:
     def _create(self) -> None:
         """Make the tables where they are missing."""
         if self._db.info.server_version < OLDEST:
-            raise LedgerError(f"{self.name} runs on PostgreSQL {self._db.info.server_version // 10_000}; it needs 13")
+            raise LedgerError(
+                f"{self.name} runs on PostgreSQL {self._db.info.server_version // 10_000}; it needs 13",
+                code="ledger-unsupported",
+            )
         with self._db.transaction():
             if not self.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'looktwice'"):
                 self.execute("SELECT pg_advisory_xact_lock(?)", (LOCK,))
@@ -180,10 +183,14 @@ class PostgresDatabase:
                 self.execute(schema.OPEN_CLAIMS)
         if not self.execute("SELECT 1 FROM pg_tables WHERE schemaname = 'looktwice' AND tablename = 'ledger2'"):
             raise LedgerError(
-                f"{self.name} has a schema looktwice that is not a ledger of this version; name another database"
+                f"{self.name} has a schema looktwice that is not a ledger of this version; name another database",
+                code="ledger-foreign",
             )
         if self.execute("SELECT version FROM ledger2")[0][0] > schema.VERSION:
-            raise LedgerError(f"{self.name} was written by a newer looktwice; upgrade with: pip install -U looktwice")
+            raise LedgerError(
+                f"{self.name} was written by a newer looktwice; upgrade with: pip install -U looktwice",
+                code="ledger-newer",
+            )
 
 
 MEANINGS: tuple[tuple[type[Exception], str], ...] = (
@@ -204,7 +211,8 @@ def _name(address: str) -> str:
         # To say what is wrong could show a part of the password.
         raise LedgerError(
             "the address of the PostgreSQL ledger cannot be read; write postgresql://user@host/database, with % codes "
-            "for special characters in a password"
+            "for special characters in a password",
+            code="ledger-invalid",
         )
     return f"ledger postgresql://{host}{':' if port else ''}{port}/{database}"
 

@@ -12,7 +12,9 @@ A query is claimed while `session` is set and that session is alive. `of` marks 
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from enum import Enum, auto
 from hashlib import blake2b
 from typing import NamedTuple
@@ -39,6 +41,7 @@ TABLES = (
     " file TEXT, remote TEXT)",
     "replies(key BLOB PRIMARY KEY, raw BLOB NOT NULL)",
     "budgets(scope TEXT PRIMARY KEY, queries INTEGER, micros INTEGER)",
+    "alarms(profile TEXT PRIMARY KEY, since REAL NOT NULL, pictures INTEGER NOT NULL, needed INTEGER NOT NULL)",
 )
 """Times are in seconds since 1970, by the ledger's clock; latencies in seconds. `raw` is a compressed reply."""
 OPEN_CLAIMS = "CREATE INDEX open_claims ON queries(session, classifier) WHERE session IS NOT NULL"
@@ -59,6 +62,26 @@ class Entry(NamedTuple):
     number: int
     of: bytes | None = None
     """The query that this one asks again."""
+
+
+def again(entry: Entry) -> Entry:
+    """A query that asks another one again, with a key of its own."""
+    return entry._replace(key=entry.key[:4] + secrets.token_bytes(12), of=entry.key)
+
+
+class Alarm(NamedTuple):
+    """The pictures that a profile is asked about have changed, so that no verdict is accepted."""
+
+    since: float
+    """When the change began, in seconds since 1970."""
+    pictures: int
+    """How many pictures came since."""
+    needed: int
+    """How many usual pictures in a row end it."""
+
+    def __str__(self) -> str:
+        began = datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        return f"drift since {began}, {self.pictures:,} pictures"
 
 
 class Outcome(Enum):
@@ -176,6 +199,10 @@ DESCRIBE = (
     " WHERE classifiers.description != excluded.description"
 )
 OPEN = "SELECT session, COUNT(*) FROM queries WHERE session IS NOT NULL AND classifier = ? GROUP BY session"
+RAISE = (
+    "INSERT INTO alarms(profile, since, pictures, needed) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT(profile) DO UPDATE SET pictures = alarms.pictures + excluded.pictures"
+)
 BEAT = (
     "INSERT INTO sessions(id, host, pid, born, beat, number) VALUES (?, ?, ?, ?, ?, ?)"
     " ON CONFLICT(id) DO UPDATE SET beat = excluded.beat, number = excluded.number"
@@ -183,6 +210,6 @@ BEAT = (
 
 
 def known_rows(count: int) -> str:
-    """What is known of queries: their answers, or who has them in flight."""
+    """The rows of known queries: their answers, or the session that has them in flight."""
     marks = ", ".join("?" * count)
-    return f"SELECT key, session, label, score, options, status, reading, at FROM queries WHERE key IN ({marks})"
+    return f"SELECT key, session, picos, label, score, options, status, reading, at FROM queries WHERE key IN ({marks})"

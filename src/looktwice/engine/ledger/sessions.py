@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import secrets
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -52,8 +51,6 @@ def birth(pid: int) -> str:
 
 def _runs(session: Session) -> bool:
     """Whether the process of a session on this machine is still the one that was started then."""
-    if sys.platform == "win32":  # signal 0 ends a process there
-        return True
     try:
         os.kill(session.pid, 0)
     except ProcessLookupError:

@@ -17,15 +17,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from looktwice import files
 from looktwice.engine.ledger import schema
 from looktwice.engine.ledger.claims import PATIENCE, Row
 from looktwice.errors import LedgerError
 
 APPLICATION = int.from_bytes(b"lkt2", "big")
 """The mark of our files in the SQLite header."""
-PROJECT = ".looktwice"
-"""The folder of a project's own ledger."""
 CHECKPOINT = 4000
 """Pages in the write-ahead log before they are moved to the file: 16 MB."""
 POLL = 0.0005
@@ -174,37 +171,17 @@ def _is_at(path: Path, inode: int) -> bool:
         return False
 
 
-def default_path() -> Path:
-    """Where the ledger is unless the user says otherwise: with the project, or else in the folder for the user's data.
-
-    The current folder or one above it is a project if it has a file `looktwice.toml` or a folder `.looktwice`; that of
-    another user does not count, as anybody may make one in a folder that is open to all.
-    """
-    with suppress(OSError):  # the current folder may be gone
-        here = Path.cwd()
-        for folder in (here, *here.parents):
-            if _is_ours(folder / PROJECT) or _is_ours(folder / "looktwice.toml"):
-                return folder / PROJECT / "ledger.db"
-    return files.data_folder() / "ledger.db"
-
-
-def _is_ours(mark: Path) -> bool:
-    """Whether there is such a file or folder, and its owner is this user or the system's; root trusts all."""
-    if not mark.exists():
-        return False
-    user = os.getuid() if hasattr(os, "getuid") else 0
-    return user in (0, mark.stat().st_uid) or mark.stat().st_uid == 0
-
-
 def open_to_write(path: Path) -> sqlite3.Connection:
     """A connection for writing; the file and its folder are made if they are missing. One that exists is not locked."""
     if sqlite3.sqlite_version_info < OLDEST:
-        raise LedgerError(f"the ledger needs SQLite 3.35 or newer, this Python has {sqlite3.sqlite_version}")
+        raise LedgerError(
+            f"the ledger needs SQLite 3.35 or newer, this Python has {sqlite3.sqlite_version}", code="ledger-newer"
+        )
     with explained(path):
         _refuse_address(path)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if path.is_dir():
-            raise LedgerError(f"{str(path)!r} is a folder; the ledger needs the name of a file")
+            raise LedgerError(f"{str(path)!r} is a folder; the ledger needs the name of a file", code="ledger-invalid")
         if not path.exists():
             with suppress(FileExistsError):  # nobody can have it open yet
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
@@ -233,7 +210,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     with explained(path):
         _refuse_address(path)
         if not path.exists():
-            raise LedgerError(f"there is no ledger {str(path)!r}")
+            raise LedgerError(f"there is no ledger {str(path)!r}", code="ledger-missing")
         db = _connect(path, "mode=ro")
         try:
             made = _check_header(db, path)
@@ -249,7 +226,9 @@ def open_to_read(path: Path) -> sqlite3.Connection:
             raise
         if not made:
             db.close()
-            raise LedgerError(f"{str(path)!r} is empty; it becomes a ledger with the first query")
+            raise LedgerError(
+                f"{str(path)!r} is empty; it becomes a ledger with the first query", code="ledger-missing"
+            )
         for setting in ("query_only=ON", "cache_size=-16000", "temp_store=MEMORY"):
             db.execute(f"PRAGMA {setting}")
     return db
@@ -276,7 +255,10 @@ def _create_file(db: sqlite3.Connection, path: Path) -> None:
     while (mode := _journal_mode(db)) == "busy" and time.monotonic() < until:
         time.sleep(0.01)
     if mode != "wal":
-        raise LedgerError(f"ledger {str(path)!r} is on a drive that cannot share memory; move it to a local disk")
+        raise LedgerError(
+            f"ledger {str(path)!r} is on a drive that cannot share memory; move it to a local disk",
+            code="ledger-unsupported",
+        )
 
 
 def _journal_mode(db: sqlite3.Connection) -> str:
@@ -298,7 +280,8 @@ def _check_header(db: sqlite3.Connection, path: Path) -> bool:
         return False
     if mark == APPLICATION and version > schema.VERSION:
         raise LedgerError(
-            f"ledger {str(path)!r} was written by a newer looktwice; upgrade with: pip install -U looktwice"
+            f"ledger {str(path)!r} was written by a newer looktwice; upgrade with: pip install -U looktwice",
+            code="ledger-newer",
         )
     if mark != APPLICATION:
         raise _foreign(path)
@@ -326,21 +309,24 @@ def explained(path: Path | None) -> Iterator[None]:
 
 
 def explain(path: Path | None, error: Exception) -> LedgerError:
-    """What a failure means for the user, in one line."""
+    """The error to raise for a failure of the database."""
     name = f"ledger {str(path)!r}"
     code = _primary(error)
     if code == sqlite3.SQLITE_FULL or _code(error) in FULL:
         return LedgerError(
-            f"the disk holding the ledger {str(path)!r} is full or its quota is used up; free some space and run again"
+            f"the disk holding the ledger {str(path)!r} is full or its quota is used up; free some space and run again",
+            code="disk-full",
         )
     if code in BUSY:
         return LedgerError(
             f"{name} was locked by another program for more than {PATIENCE:.0f} s; end that program, "
-            "and if the file is on a network drive move it to a local disk"
+            "and if the file is on a network drive move it to a local disk",
+            code="ledger-locked",
         )
     if code == sqlite3.SQLITE_CORRUPT or isinstance(error, UnicodeDecodeError):  # of words that are damaged, too
         return LedgerError(
-            f"{name} is damaged ({error}); nothing was changed: restore a backup, or name another file with --ledger"
+            f"{name} is damaged ({error}); nothing was changed: restore a backup, or name another file with --ledger",
+            code="ledger-damaged",
         )
     if code == sqlite3.SQLITE_NOTADB and path:
         return _foreign(path)
@@ -350,14 +336,18 @@ def explain(path: Path | None, error: Exception) -> LedgerError:
 
 
 def _foreign(path: Path) -> LedgerError:
-    return LedgerError(f"{str(path)!r} is not a ledger of this version of looktwice; name another file with --ledger")
+    return LedgerError(
+        f"{str(path)!r} is not a ledger of this version of looktwice; name another file with --ledger",
+        code="ledger-foreign",
+    )
 
 
 def _refuse_address(path: Path) -> None:
     """Refuse the address of a database in place of a path: its password would become the name of a folder."""
     if ADDRESS.search(str(path)):
         raise LedgerError(
-            "the ledger's place is an address; give postgresql://user@host/database, or the path of a file"
+            "the ledger's place is an address; give postgresql://user@host/database, or the path of a file",
+            code="ledger-invalid",
         )
 
 

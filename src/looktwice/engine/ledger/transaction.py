@@ -156,7 +156,7 @@ class Transaction:
                 granted = replace(granted, send_at=send_at)
                 send_at += 1 / account.rate if account.rate else 0.0
                 self._claims.append(_claim_row(granted, self.now, sends=1, picos=reserve, session=owner))
-                self._known[entry.key] = (owner, None)
+                self._known[entry.key] = (owner, 0, None)
                 self._granted[who] += 1
                 self._count(granted, queries=1, picos=reserve)
             results.append(granted)
@@ -175,20 +175,24 @@ class Transaction:
         return self.claim(account, requests, batch)
 
     def _decide(self, account: Account, who: int, entry: Entry, reserve: int) -> Granted:
-        session, *answer = self._known.get(entry.key, (None, None))
+        session, picos, *answer = self._known.get(entry.key, (None, 0, None))
         if answer[0] is not None:
-            return stored(answer)
+            return stored(picos, answer)
         if session is not None:
             if self.database.execute("SELECT 1 FROM batches WHERE id = ?", (session,)):
                 return InBatch()
             if session in self.living():
                 return Wait(elsewhere=True)
-        spend = self._spend(who)
-        if account.budget.covers(spend, reserve):
-            return Claim(entry, who, reserve, self.today, self.now)
-        # A bill or a refusal may still give something back; batches take too long to wait for.
-        is_open = self._granted[who] or any(each in self.living() for each, _ in self._open_claims(who))
-        return Wait(elsewhere=False) if is_open else OverBudget(spend)
+        waits = False
+        for budget in account.budgets:
+            group = [schema.classifier_id(each) for each in budget.group] or [who]
+            spend = sum(map(self._spend, group), Spend())
+            if not budget.covers(spend, reserve):
+                # A bill or a refusal may still give something back; batches take too long to wait for.
+                if not any(map(self._has_open_claims, group)):
+                    return OverBudget(budget, spend)
+                waits = True
+        return Wait(elsewhere=False) if waits else Claim(entry, who, reserve, self.today, self.now, picos)
 
     def living(self) -> set[int]:
         """The live sessions, this one included."""
@@ -196,6 +200,9 @@ class Transaction:
             rows = self.database.execute("SELECT id, host, pid, born, beat FROM sessions")
             self._living = self._alive([Session(*row) for row in rows], self.now) | {self.session.id}
         return self._living
+
+    def _has_open_claims(self, who: int) -> bool:
+        return bool(self._granted[who]) or any(each in self.living() for each, _ in self._open_claims(who))
 
     def _open_claims(self, who: int) -> list[Row]:
         return self.database.execute(schema.OPEN, (who,))
@@ -226,17 +233,24 @@ class Transaction:
         counts = dict(zip(schema.SPEND[3:], (token or 0 for token in tokens), strict=False))
         self._changes[who, day].update({"queries": queries, "picos": picos, "answered": answered, **counts})
 
-    def hold_budget(self, scope: str, budget: Budget) -> Budget:
-        """The totals that were stored for this scope, or else these, which are stored now."""
-        rows = self.database.execute("SELECT queries, micros FROM budgets WHERE scope = ?", (scope,))
+    def hold_budget(self, budget: Budget) -> Budget:
+        """The totals that were stored for the scope of a budget, or else its own, which are stored now."""
+        rows = self.database.execute("SELECT queries, micros FROM budgets WHERE scope = ?", (budget.scope,))
         if rows:
             return replace(budget, queries=rows[0][0], micros=rows[0][1])
-        self.database.execute("INSERT INTO budgets VALUES (?, ?, ?)", (scope, budget.queries, budget.micros))
+        self.database.execute("INSERT INTO budgets VALUES (?, ?, ?)", (budget.scope, budget.queries, budget.micros))
         return budget
 
     def forget_budget(self, scope: str) -> None:
         """Resolve a budget of this scope anew next time."""
         self.database.execute("DELETE FROM budgets WHERE scope = ?", (scope,))
+
+    def set_alarm(self, profile: str, alarm: schema.Alarm | None) -> None:
+        """Raise an alarm, or count more pictures of one that there is; None ends it."""
+        if alarm is None:
+            self.database.execute("DELETE FROM alarms WHERE profile = ?", (profile,))
+        else:
+            self.database.execute(schema.RAISE, (profile, *alarm))
 
     def _insert(self, statement: Callable[[int], str], rows: Sequence[Row]) -> None:
         """Insert rows by one statement for as many as a statement may hold."""
@@ -246,10 +260,11 @@ class Transaction:
             self.database.execute(statement(len(part)), [value for row in part for value in row])
 
 
-def stored(row: Sequence[object]) -> Stored:
-    """The answer in a row of the table."""
+def stored(picos: int, row: Sequence[object]) -> Stored:
+    """The answer in a row of the table, and what it cost."""
     label, score, options, status, reading, at = row
-    return Stored(unpack_answer(label, score, options, status), reading or "", float(at))  # type: ignore[arg-type]
+    answer = unpack_answer(label, score, options, status)  # type: ignore[arg-type]
+    return Stored(answer, reading or "", float(at), int(picos))  # type: ignore[arg-type]
 
 
 def _claim_row(claim: Claim, now: float, sends: int, picos: int, session: int | None) -> Row:

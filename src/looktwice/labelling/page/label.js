@@ -18,6 +18,7 @@ let shown = null; // the item on the page, as it was when it was shown
 let busy = false;
 let looking = 0; // the timer of looking again
 let marked = -1; // the match that Enter takes
+let chosen = new Set(); // the tags that are switched on, where several may be true
 const pictures = new Map(); // file → a promise of its address, for those that are shown or come next
 
 function token() {
@@ -146,16 +147,29 @@ function lookAgain(times = LOOKS) {
 }
 
 function showOptions(item) {
-  $("options").replaceChildren(...item.options.map(option));
+  const more = [...chosen].filter((label) => !item.options.includes(label)); // found by searching
+  $("options").replaceChildren(...[...item.options, ...more].map(option));
   $("pending").hidden = !item.pending;
-  $("not").disabled = !excluded().length;
+  $("not").disabled = !state.tags && !excluded().length;
+  $("save").disabled = !chosen.size;
+}
+
+/** Switch a tag on or off; it is saved with all others. */
+function toggle(label) {
+  if (busy || !shown) return;
+  chosen[chosen.has(label) ? "delete" : "add"](label);
+  showOptions(shown);
+  $("status").textContent = `${label}: ${chosen.has(label) ? "on" : "off"}`;
 }
 
 async function showItem(item) {
   $("name").textContent = item.file;
   $("prediction").hidden = !item.prediction;
-  $("question").textContent = item.prediction ? "If not, what is it?" : "What is it?";
-  $("not-words").textContent = item.prediction ? "It is wrong" : "None of these";
+  chosen = new Set(item.chosen);
+  $("save").hidden = !state.tags;
+  $("keys-words").textContent = state.tags ? "A number: on or off" : "Shift and a number: not that one";
+  $("question").textContent = state.tags ? "Which are true of it?" : item.prediction ? "If not, what is it?" : "What is it?";
+  $("not-words").textContent = item.prediction ? "It is wrong" : state.tags ? "No tag is true" : "None of these";
   if (item.prediction) {
     $("prediction-label").textContent = `${item.prediction.label}?`;
     $("prediction-confidence").textContent = `${(100 * item.prediction.confidence).toFixed(1)} % confident`;
@@ -181,13 +195,15 @@ async function coarse(image) {
 
 function option(label, place) {
   const row = document.createElement("li"), button = document.createElement("button"), key = document.createElement("kbd");
-  key.textContent = String((place + 1) % 10);
+  key.textContent = place < 10 ? String((place + 1) % 10) : "";
   key.setAttribute("aria-hidden", "true");
   const words = document.createElement("span");
   words.append(...label.split(/(?<=_)/).flatMap((part, at) => (at ? [document.createElement("wbr"), part] : [part])));
   button.type = "button";
+  button.dataset.label = label;
   button.append(key, words);
-  button.addEventListener("click", (event) => say(event.shiftKey ? "not" : "label", [label]));
+  if (state.tags) button.setAttribute("aria-pressed", String(chosen.has(label)));
+  button.addEventListener("click", (event) => (state.tags ? toggle(label) : say(event.shiftKey ? "not" : "label", [label])));
   row.append(button);
   return row;
 }
@@ -247,7 +263,7 @@ async function settle(reply) {
 function said({ says, labels, file }) {
   if (!says) return "Undone.";
   const not = labels?.length > 1 ? "none of these" : `not ${labels}`;
-  const words = { label: `Saved: ${labels}`, not: `Saved: ${not}`, unsure: "Saved: can’t tell", skip: "Skipped" };
+  const words = { label: `Saved: ${labels}`, tags: `Saved: ${labels.join(", ") || "no tag"}`, not: `Saved: ${not}`, unsure: "Saved: can’t tell", skip: "Skipped" };
   return `${words[says]} (${file}).`;
 }
 
@@ -309,7 +325,9 @@ function take(place) {
   const row = $("matches").children[place];
   if (!row) return;
   $("search").blur();
-  say("label", [row.dataset.label]);
+  if (!state.tags) return say("label", [row.dataset.label]);
+  $("search").value = "";
+  if (!chosen.has(row.dataset.label)) toggle(row.dataset.label);
 }
 
 function searching(event) {
@@ -328,16 +346,20 @@ function excluded() {
   return shown.prediction ? [shown.prediction.label] : shown.options;
 }
 
+function tagAt(place) {
+  return $("options").children[place]?.querySelector("button").dataset.label;
+}
+
 const KEYS = {
   ArrowRight: () => say("skip"),
   ArrowLeft: undo,
   ArrowDown: () => say("unsure"),
   ArrowUp: () => $("search").focus(),
   Backspace: undo,
-  n: () => excluded().length && say("not", excluded()),
+  n: () => (state.tags ? say("tags", []) : excluded().length && say("not", excluded())),
   u: undo,
   "/": () => $("search").focus(),
-  Enter: () => shown.prediction && say("label", [shown.prediction.label]),
+  Enter: () => (state.tags ? chosen.size && say("tags", [...chosen]) : shown.prediction && say("label", [shown.prediction.label])),
 };
 
 function pressed(event) {
@@ -345,8 +367,9 @@ function pressed(event) {
   if (event.target === $("search")) return;
   if (event.key === "Enter" && event.target instanceof HTMLButtonElement) return;
   const digit = /^Digit(\d)$/.exec(event.code)?.[1] ?? /^[0-9]$/.exec(event.key)?.[0];
-  const label = digit && shown?.options[(Number(digit) + 9) % 10];
-  if (label) say(event.shiftKey ? "not" : "label", [label]);
+  const label = digit && (state?.tags ? tagAt((Number(digit) + 9) % 10) : shown?.options[(Number(digit) + 9) % 10]);
+  if (label && state.tags) toggle(label);
+  else if (label) say(event.shiftKey ? "not" : "label", [label]);
   else if (KEYS[event.key] && (shown || KEYS[event.key] === undo)) KEYS[event.key]();
   else return;
   event.preventDefault();
@@ -357,7 +380,7 @@ $("search").addEventListener("input", match);
 $("search").addEventListener("keydown", searching);
 $("search").addEventListener("blur", () => { $("matches").hidden = true; $("search").setAttribute("aria-expanded", "false"); });
 $("search").addEventListener("focus", () => { match(); relearn(); });
-$("accept").addEventListener("click", KEYS.Enter);
+for (const id of ["accept", "save"]) $(id).addEventListener("click", KEYS.Enter);
 $("not").addEventListener("click", KEYS.n);
 $("unsure").addEventListener("click", KEYS.ArrowDown);
 $("skip").addEventListener("click", KEYS.ArrowRight);

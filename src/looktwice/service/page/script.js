@@ -84,7 +84,7 @@ function progress(shown, name) {
   const answered = shown.views.filter((view) => view.label !== undefined);
   byId("verdict").dataset.state = "waiting";
   byId("label").textContent = shown.base ?? "\u00a0";
-  for (const id of ["decision", "set", "unfamiliar"]) byId(id).hidden = true;
+  for (const id of ["decision", "set", "unfamiliar", "tags"]) byId(id).hidden = true;
   byId("verdict").classList.remove("unfamiliar");
   byId("sentence").textContent = `${answered.length} of ${shown.views.length} ${shown.others} have an answer.`;
   if (answered.length && shown.base !== undefined) {
@@ -95,8 +95,9 @@ function progress(shown, name) {
 function conclude(shown) {
   remember(shown);
   present(shown);
-  const { label, confidence, sentence, decision, prediction_set, unfamiliar_because } = shown.verdict;
-  const told = [unfamiliar_because && `${UNFAMILIAR}: ${unfamiliar_because}.`, `${label}, ${percent(confidence)}.`, decision && `${DECISIONS[decision]}.`, sentence, prediction_set && `${named(prediction_set)}.`];
+  const { kind, label, confidence, sentence, decision, prediction_set, unfamiliar_because } = shown.verdict;
+  const answer = kind === "label" && `${label}, ${percent(confidence)}.`;
+  const told = [unfamiliar_because && `${UNFAMILIAR}: ${unfamiliar_because}.`, answer, decision && `${DECISIONS[decision]}.`, sentence, prediction_set && `${named(prediction_set)}.`];
   byId("status").textContent = told.filter(Boolean).join(" ");
 }
 
@@ -105,10 +106,32 @@ function named(labels) {
   return `Prediction set: ${labels.length ? LIST.format(labels.map((label) => label ?? "any other label")) : "no label"}`;
 }
 
+/** What a verdict says in a few words. */
+function short(verdict) {
+  return verdict.kind === "tags" ? verdict.yes.join(", ") || "No tag is sure" : verdict.label;
+}
+
+/** A chip for each tag that is there or open; those that are not there are counted. */
+function showTags({ tags = [], no = [] }) {
+  byId("tags").hidden = !tags.length;
+  const open = tags.filter(({ decision }) => decision !== "no");
+  const chips = open.map(({ name, probability, decision }) => [decision, `${name} ${percent(probability)}${decision === "review" ? "?" : ""}`]);
+  if (no.length) chips.push(["no", `${no.length} not there`]);
+  byId("tags").replaceChildren(...chips.map(([decision, text]) => {
+    const item = document.createElement("li");
+    item.className = "chip";
+    item.dataset.decision = { yes: "accept", review: "review", no: "none" }[decision];
+    item.textContent = text;
+    return item;
+  }));
+}
+
 function present(shown) {
   const { verdict } = shown;
-  byId("verdict").dataset.state = verdict.decision ?? "undecided";
-  byId("label").textContent = verdict.label;
+  const decision = verdict.held ? "review" : verdict.decision;
+  byId("verdict").dataset.state = decision ?? "undecided";
+  byId("label").textContent = short(verdict);
+  showTags(verdict);
   byId("sentence").textContent = verdict.unfamiliar_because ? "The confidence holds only for pictures like the labelled ones, so it means nothing here." : verdict.sentence;
   byId("verdict").classList.toggle("unfamiliar", verdict.unfamiliar_because !== null);
   byId("unfamiliar").hidden = !verdict.unfamiliar_because;
@@ -116,10 +139,11 @@ function present(shown) {
   byId("set").hidden = !verdict.prediction_set;
   byId("set").textContent = verdict.prediction_set ? named(verdict.prediction_set) : "";
   const chip = byId("decision");
-  chip.hidden = false;
-  chip.dataset.decision = verdict.decision ?? "none";
-  chip.textContent = DECISIONS[verdict.decision] ?? "No guarantee for bursts";
-  dial.settle(verdict);
+  chip.hidden = verdict.kind === "tags" && !decision;
+  chip.dataset.decision = decision ?? "none";
+  chip.textContent = verdict.held ? `Held for review: ${verdict.held}` : (DECISIONS[decision] ?? "No guarantee for bursts");
+  byId("dial").hidden = verdict.kind === "tags";
+  if (verdict.kind === "label") dial.settle(verdict);
 }
 
 function complain(error) {
@@ -136,7 +160,7 @@ function complain(error) {
     byId("verdict").dataset.state = "empty";
     byId("label").textContent = "\u00a0";
     byId("sentence").textContent = "There is no verdict.";
-    for (const id of ["set", "unfamiliar"]) byId(id).hidden = true;
+    for (const id of ["set", "unfamiliar", "tags"]) byId(id).hidden = true;
     byId("verdict").classList.remove("unfamiliar");
     dial.empty();
   }
@@ -162,13 +186,13 @@ function entry(shown) {
   image.alt = "";
   image.classList.toggle("coarse", Math.max(shown.width, shown.height) < 96);
   const words = document.createElement("span");
-  words.textContent = verdict.label;
+  words.textContent = short(verdict);
   const share = document.createElement("strong");
-  share.textContent = percent(verdict.confidence);
+  share.textContent = verdict.kind === "tags" ? "" : percent(verdict.confidence);
   button.classList.toggle("unfamiliar", verdict.unfamiliar_because !== null);
   const decision = document.createElement("small");
   decision.className = "unseen";
-  decision.textContent = verdict.unfamiliar_because ? "Unfamiliar" : (DECISIONS[verdict.decision] ?? "Burst");
+  decision.textContent = verdict.unfamiliar_because ? "Unfamiliar" : (DECISIONS[verdict.decision] ?? (verdict.kind === "tags" ? "" : "Burst"));
   button.append(image, words, share, decision);
   button.addEventListener("click", () => again(shown));
   item.append(button);

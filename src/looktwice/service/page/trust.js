@@ -26,17 +26,33 @@ function row(result) {
   return made;
 }
 
+const TAG_COLUMNS = { pictures: "true", precision: "precision", recall: "recall", missed: "missed", review: "review", ece: "ECE", yes_from: "yes from", no_below: "no below" };
+
+function tagRow(figures) {
+  const made = make("tr");
+  const head = make("th", figures.tag);
+  head.scope = "row";
+  const shown = (key) => (figures[key] === null ? "–" : key === "pictures" ? String(figures[key]) : figures[key].toFixed(3));
+  made.append(head, ...Object.keys(TAG_COLUMNS).map((key) => make("td", shown(key))));
+  return made;
+}
+
 function heading(text) {
   const made = make("th", text);
   made.scope = "col";
   return made;
 }
 
-export function guarantee({ threshold, max_error, pictures }) {
-  const share = max_error === null ? "" : `${+(100 * max_error).toFixed(1)} %`;
+export function guarantee({ threshold, claims, basis, labels_missing, pictures, tags }) {
+  if (tags && !claims.length) return "A tag gets a yes from 90 % on and a no up to 10 %; nothing is guaranteed";
+  if (tags) return `${basis === "guarantee" ? "Guaranteed" : "Expected, not guaranteed"} for each tag: ${claims.join(", and ")}`;
   if (!pictures) return "Nothing is guaranteed yet";
-  if (threshold === null) return max_error === null ? "Nothing is guaranteed" : `No confidence can guarantee at most ${share} mistakes`;
-  return `Accept from ${percent(threshold)} on: at most ${share} of what is accepted is wrong`;
+  if (!claims.length) return "Nothing is guaranteed";
+  const what = claims.join(", and ");
+  if (threshold !== null && basis === "estimate") return `Accept from ${percent(threshold)} on: it is expected, not guaranteed, that ${what}`;
+  if (threshold !== null) return `Accept from ${percent(threshold)} on: ${what}`;
+  const more = labels_missing === null ? "more labels alone would not help" : `about ${labels_missing.toLocaleString("en")} more labelled pictures are needed`;
+  return `It cannot be guaranteed that ${what}: ${more}`;
 }
 
 function familiar({ unfamiliar, false_alarms }) {
@@ -52,7 +68,7 @@ function basis({ pictures, panel, classifier, level, coverage, ...rest }) {
   }
   return (
     `Learned from ${pictures.toLocaleString("en")} labelled pictures, with ${views}, about the classifier ${classifier}. ` +
-    `The guarantee holds with ${+(100 * level).toFixed(1)} % certainty; the rest is for a person to review.` +
+    (rest.claims.length ? `The guarantee holds with ${+(100 * level).toFixed(1)} % certainty; the rest is for a person to review.` : "The rest is for a person to review.") +
     (coverage === null ? "" : ` Prediction sets hold the truth ${+(100 * coverage).toFixed(1)} % of the time.`) +
     familiar(rest)
   );
@@ -65,7 +81,7 @@ function showDrift(drift) {
   byId("drift").textContent =
     `${drift.seen.toLocaleString("en")} ${drift.seen === 1 ? "picture was" : "pictures were"} looked at since the service began. ` +
     (drift.alarm
-      ? `Since ${new Date(1000 * drift.since).toLocaleString("en")} they no longer look like those that the profile was made from: label some and fit it again before you rely on it.`
+      ? `Since ${new Date(1000 * drift.since).toLocaleString("en")} they no longer look like those that the profile was made from: ${drift.held ? "every answer is held for a person to review" : "answers are accepted all the same, as was asked for"}. Label some of them and add them with looktwice fit --add.`
       : "As a whole, they look like those that the profile was made from.");
 }
 
@@ -75,10 +91,11 @@ export async function showTrust(profile) {
   for (const card of [byId("figure"), byId("results").closest(".card")]) card.hidden = !profile.pictures;
   showDrift(profile.drift);
   const body = make("tbody");
-  body.append(...profile.results.map(row));
+  body.append(...(profile.tags ? profile.tags.tags.map(tagRow) : profile.results.map(row)));
   const head = make("thead");
   const first = make("tr");
-  first.append(heading("calibrator"), heading("queries"), ...Object.values(COLUMNS).map(heading));
+  const titles = profile.tags ? ["tag", ...Object.values(TAG_COLUMNS)] : ["calibrator", "queries", ...Object.values(COLUMNS)];
+  first.append(...titles.map(heading));
   head.append(first);
   byId("results").replaceChildren(head, body);
   byId("panel").replaceChildren(

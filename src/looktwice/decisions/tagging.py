@@ -1,0 +1,340 @@
+"""Tags: labelled pictures → a profile of tags, and how good its verdicts are."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from looktwice.calibration import metrics
+from looktwice.calibration.logit import folds
+from looktwice.calibration.tags import LabelledTagVotes, TagJury
+from looktwice.calibration.votes import Bools, Floats, LabelledVotes, Row, Votes, check_truths
+from looktwice.decisions import fitting
+from looktwice.decisions.fitting import Collected, OnCollected
+from looktwice.decisions.policy import MOST_COUNTED, TagPolicy, tag_bin
+from looktwice.decisions.profile import DIGEST_DIGITS, HeldOut, Profile, ProfileClassifier, tag_votes
+from looktwice.engine.engine import QueryEngine
+from looktwice.engine.query import NO_SCREEN, Screen, Unscored
+from looktwice.errors import FitError
+from looktwice.files import join_tags, split_tags
+from looktwice.images.collection import Picture
+from looktwice.images.image import few
+from looktwice.monitoring.familiarity import Familiarity
+from looktwice.plots import figures, notebook
+from looktwice.plots.notebook import Drawing
+from looktwice.views import At, Base, Panel, renderer
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FAMILY = "tags"
+"""The name of the calibrator in a profile."""
+PRECISION = 0.95
+"""The precision at which recall is told."""
+
+
+def everything(others: Sequence[str], views: Panel) -> Panel:
+    """The answers of all classifiers, the others by their names, and these views."""
+    return Panel((*(At(name, Base()) for name in others), *views))
+
+
+async def fit(
+    engine: QueryEngine, pictures: Sequence[Picture], panel: Panel, on_collected: OnCollected | None
+) -> tuple[Profile, Collected]:
+    """The profile that the answers of all classifiers about labelled pictures teach, and these answers."""
+    fitting.check_teachable(pictures)
+    await _check_tags(engine, pictures)
+    collected = fitting.check_learnable(await collect(engine, pictures, panel), len(pictures), on_collected or warn)
+    asked = [fitting.described(channel) for channel in engine.channels.values()]
+    return learn(collected, asked), collected
+
+
+def warn(collected: Collected) -> None:
+    """Warn of pictures without answers or with two truths, and of tags that are left out."""
+    fitting.warn(collected)
+    if sentence := left_out(collected):
+        warnings.warn(sentence, stacklevel=2)
+
+
+def left_out(collected: Collected) -> str:
+    """Which returned tags are true of no labelled picture, so that nothing is learned about them; empty if none."""
+    votes = collected.votes
+    listed = Counter(label for row in votes.lists() for ranked in row for label, _ in ranked)
+    others = sorted(listed.keys() - set(true_tags(votes)))
+    return f"{few(others, 'returned tag')} true of no labelled picture: left out" if others else ""
+
+
+def true_tags(votes: Votes) -> tuple[str, ...]:
+    """The tags that are true of any labelled picture, sorted."""
+    words = votes.words if isinstance(votes, LabelledVotes) else ()
+    return tuple(sorted({tag for word in set(words) for tag in split_tags(word)}))
+
+
+async def _check_tags(engine: QueryEngine, pictures: Sequence[Picture]) -> None:
+    """Refuse truths of which none is a tag of a classifier; where its tags are not known, a few pictures tell."""
+    truths = {tag for picture in pictures for tag in picture.tags or ()}
+    known = {tag for channel in engine.channels.values() for tag in channel.labels or ()}
+    if not all(channel.labels for channel in engine.channels.values()):
+        drawn = np.random.default_rng(0).permutation(len(pictures))[: engine.settings.label_check].tolist()
+        answers = await engine.labels([pictures[place] for place in drawn])
+        known |= {tag for answer in answers for tag in split_tags(answer)}
+    check_truths(truths, known)
+
+
+async def collect(
+    engine: QueryEngine, pictures: Sequence[Picture], panel: Panel, screen: Screen = NO_SCREEN
+) -> Collected:
+    """The answers about every picture, each as the text of its tags, labelled if all truths are known."""
+    screen = replace(screen, descriptors=True, thumbnails=True)
+    rows = [row async for row in engine.ask(pictures, panel, None, screen)]
+    answered = [(picture, row) for picture, row in zip(pictures, rows, strict=True) if isinstance(row, Row)]
+    truths = [join_tags(sorted(picture.tags)) for picture, _ in answered if picture.tags is not None]
+    votes = Votes.collect([row for _, row in answered], tuple(map(str, panel)), truths)
+    first, channel = fitting.described(engine.first), engine.first
+    return Collected(
+        votes.labelled(truths) if len(truths) == len(votes) else votes,
+        tuple(row for row in rows if isinstance(row, Unscored)),
+        panel,
+        first.fingerprint,
+        engine.settings.seed,
+        first.renames,
+        similar=fitting.similar([row for _, row in answered]),
+        descriptors={row.digest: row.descriptor for _, row in answered if row.descriptor is not None},
+        working_size=first.working_size,
+        reading=first.reading,
+        described_at=channel.settings.limits.working_size,
+        kind="tags",
+    )
+
+
+def learn(collected: Collected, asked: Sequence[ProfileClassifier]) -> Profile:
+    """The profile that answers and truths teach; costs no query."""
+    votes, first, described = collected.labelled(), asked[0], collected.described()
+    base = [tag_bin(votes.vocabulary[code]) if code >= 0 else 0 for code in votes.base.tolist()]
+    tags = true_tags(votes)
+    if not tags:
+        raise FitError("no tag is true of any labelled picture; give pictures with tags", code="labels-missing")
+    profile = Profile(
+        kind="tags",
+        classifier=first.description,
+        fingerprint=first.fingerprint,
+        reading=first.reading,
+        renames=first.renames,
+        name=first.name if len(asked) > 1 else "",
+        others=tuple(asked[1:]),
+        vocabulary=tags,
+        classes=max(2, len(tags)),
+        panel=str(collected.panel),
+        seed=collected.seed,
+        working_size=collected.working_size,
+        renderer=renderer(collected.panel),
+        calibrator={},
+        pictures=len(votes),
+        fitted_on=tuple(digest[:DIGEST_DIGITS] for digest in votes.digests if digest),
+        results=(),
+        held_out=HeldOut(confidence=(), correct=()),
+        agreement_bins=tuple(np.bincount(base, minlength=MOST_COUNTED + 1).tolist()),
+        familiarity=None if described is None else Familiarity.fit(described, collected.described_at),
+    )
+    labelled = labelled_tags(votes, profile)
+    probability = np.round(held_out(labelled), 6)
+    jury = TypeAdapter(TagJury).dump_python(TagJury().fit(labelled), mode="json")
+    held = HeldOut(confidence=tuple(probability.ravel().tolist()), correct=tuple(labelled.truths.ravel().tolist()))
+    return profile.model_copy(update={"calibrator": {"family": FAMILY, **jury}, "held_out": held})
+
+
+def labelled_tags(votes: LabelledVotes, profile: Profile) -> LabelledTagVotes:
+    """The votes on the tags of a profile, with their truths: what is not named of a picture is absent."""
+    true = [set(split_tags(word)) for word in votes.words]
+    truths = np.array([[tag in each for tag in profile.vocabulary] for each in true], bool)
+    return tag_votes(votes, profile).labelled(truths.reshape(len(votes), len(profile.vocabulary)))
+
+
+def held_out(labelled: LabelledTagVotes) -> Floats:
+    """(n, T): the probability of each tag, by a jury fitted on the other folds."""
+    fold, probability = folds(len(labelled)), np.zeros(labelled.truths.shape)
+    for number in range(int(fold.max()) + 1):
+        jury = TagJury().fit(labelled.take(np.flatnonzero(fold != number)))
+        rows = np.flatnonzero(fold == number)
+        probability[rows] = jury.probability(labelled.take(rows))
+    return probability
+
+
+# How good they are ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TagFigures:
+    """How the decisions about one tag fared; None where there is nothing to divide by."""
+
+    tag: str
+    pictures: int
+    """Those of which it is true."""
+    precision: float | None
+    """The share of its yes that is right."""
+    recall: float | None
+    """The share of these pictures that got a yes."""
+    missed: float | None
+    """The share of these pictures that got a no."""
+    review: float
+    """The share of all pictures that it is left open for."""
+    ece: float
+    yes_from: float | None
+    """The least probability for a yes; None if there is none."""
+    no_below: float | None
+    """The largest probability for a no; None if there is none."""
+
+
+@dataclass(frozen=True)
+class TagScores:
+    """Probabilities of tags beside their truths: overall, and tag by tag."""
+
+    pictures: int
+    done: float
+    """The share of pictures all of whose tags are decided."""
+    brier: float
+    """The sum of (p − y)² over the tags of a picture, on average."""
+    ece: float
+    recall_95: float
+    """The largest share of true tags that one threshold accepts with a precision of at least .95."""
+    tags: tuple[TagFigures, ...]
+
+    def sentence(self) -> str:
+        """The overall figures in words."""
+        return (
+            f"Brier score {self.brier:.3f} a picture, ECE {self.ece:.3f}, recall at precision {PRECISION:g}: "
+            f"{100 * self.recall_95:.0f} %; all tags decided of {100 * self.done:.0f} % of the pictures."
+        )
+
+
+def scores(probability: Floats, truths: Bools, policy: TagPolicy) -> TagScores:
+    """How probabilities (n, T), and the decisions that a policy takes on them, fare."""
+    decided = policy.decide(probability)
+    by_tag = []
+    for code, (tag, (yes, no)) in enumerate(zip(policy.jury.tags, policy.least, strict=True)):
+        true, said, ruled_out = truths[:, code], decided[:, code] == "yes", decided[:, code] == "no"
+        by_tag.append(
+            TagFigures(
+                tag,
+                int(true.sum()),
+                _share(true[said]),
+                _share(said[true]),
+                _share(ruled_out[true]),
+                float((decided[:, code] == "review").mean()),
+                metrics.ece(probability[:, code], true),
+                None if yes > 1 else max(yes, 0.5),
+                None if no > 1 else min(1.0 - no, 0.5),
+            )
+        )
+    return TagScores(
+        len(truths),
+        float((decided != "review").all(axis=1).mean()),
+        float(((probability - truths) ** 2).sum(axis=1).mean()),
+        metrics.ece(probability.ravel(), truths.ravel()),
+        recall_at(PRECISION, probability.ravel(), truths.ravel()),
+        tuple(by_tag),
+    )
+
+
+def held_out_scores(profile: Profile, policy: TagPolicy | None = None) -> TagScores:
+    """How a profile of tags fared on the held-out folds of its labelled pictures."""
+    probability, truths = profile.held_out.arrays()
+    shape = -1, len(profile.vocabulary)
+    return scores(probability.reshape(shape), truths.reshape(shape), policy or TagPolicy.usual(profile))
+
+
+def recall_at(precision: float, probability: Floats, truth: Bools) -> float:
+    """The largest share of what is true that a threshold accepts with at least this precision."""
+    levels, place = np.unique(-probability, return_inverse=True)
+    right = np.cumsum(np.bincount(place, truth, len(levels)))
+    kept = right / np.cumsum(np.bincount(place, minlength=len(levels))) >= precision
+    return float(right[kept].max(initial=0.0) / max(truth.sum(), 1))
+
+
+def _share(values: Bools) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TagEvaluation:
+    """How the verdicts of a profile of tags fare on labelled pictures that took no part in fitting."""
+
+    profile: Profile
+    policy: TagPolicy
+    collected: Collected
+    probability: Floats
+    """(n, T): of each tag of the profile, for every distinct picture."""
+    truths: Bools
+    """(n, T)."""
+
+    @property
+    def scores(self) -> TagScores:
+        """The figures."""
+        return scores(self.probability, self.truths, self.policy)
+
+    @property
+    def fitted(self) -> int:
+        """How many of the pictures the profile was fitted on, so that the figures are too optimistic."""
+        return self.profile.count_fitted(self.collected.labelled().digests)
+
+    def title(self) -> str:
+        """Which pictures the figures are about."""
+        overlap = f", {self.fitted} of which took part in fitting" if self.fitted else " that took no part in fitting"
+        return f"On {len(self.truths)} picture{'s' * (len(self.truths) != 1)}{overlap}"
+
+    def lines(self) -> list[str]:
+        """The overall figures in words, and a warning where they are too optimistic."""
+        warning = "Too optimistic: the profile was fitted on some of these pictures. Evaluate it on others."
+        return [*([warning] if self.fitted else []), self.scores.sentence()]
+
+    def record(self) -> dict[str, object]:
+        """The figures as JSON has them."""
+        return {"kind": "tags", "fitted": self.fitted, **asdict(self.scores)}
+
+    def to_frame(self) -> pd.DataFrame:
+        """One picture and tag a row: its probability, decision and truth."""
+        decided, names = self.policy.decide(self.probability), self.collected.labelled().names
+        cells = [(i, code) for i in range(len(names)) for code in range(len(self.profile.vocabulary))]
+        return notebook.frame(
+            {
+                "name": names[i],
+                "tag": self.profile.vocabulary[code],
+                "probability": float(self.probability[i, code]),
+                "decision": str(decided[i, code]),
+                "truth": bool(self.truths[i, code]),
+            }
+            for i, code in cells
+        )
+
+    def plot_reliability(self) -> Drawing:
+        """Probability against how often tags are true."""
+        curve = metrics.reliability(self.probability.ravel(), self.truths.ravel())
+        return Drawing(figures.reliability_svg(curve))
+
+    def __repr__(self) -> str:
+        return "\n".join([self.title(), *self.lines()])
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [f"{cell:.3f}" if isinstance(cell, float) else cell for cell in asdict(each).values()]
+            for each in self.scores.tags
+        ]
+        return notebook.table(repr(self), list(TagFigures.__dataclass_fields__), rows)
+
+
+async def evaluate(
+    engine: QueryEngine, pictures: Sequence[Picture], profile: Profile, policy: TagPolicy
+) -> TagEvaluation:
+    """How verdicts fare on labelled pictures; a tag that the profile does not know is left out."""
+    profile.check(engine.channels)
+    profile.check_scores(engine.settings.scores)
+    check_truths({tag for picture in pictures for tag in picture.tags or ()}, profile.vocabulary)
+    collected = await collect(engine, pictures, policy.panel, policy.screen())
+    labelled = labelled_tags(collected.labelled(), profile)
+    return TagEvaluation(profile, policy, collected, policy.jury.probability(labelled), labelled.truths)

@@ -1,0 +1,208 @@
+"""One classifier of an engine: how it is asked, what its words mean, its canaries and batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from looktwice.classifiers.base import Answer, AnyClassifier, Naming, Prompted, Renamed, answer_kind, names_of
+from looktwice.engine.budget import Meter, Quote
+from looktwice.engine.ledger.ledger import Ledger
+from looktwice.engine.ledger.schema import Entry, again
+from looktwice.engine.limits import Polling
+from looktwice.engine.query import Bought, Cause, Failure, Query
+from looktwice.engine.runner import Runner, Settings
+from looktwice.errors import ChangedError, ClassifierError, ImageError
+from looktwice.images.image import Image
+from looktwice.phrasing import AS_DESCRIBED, Phrasing
+from looktwice.views import render
+
+if TYPE_CHECKING:
+    from looktwice.engine.batches import Batches
+
+
+REPEATS = 8
+"""How often a query is repeated once its answer differs: chance alone seldom gives the same answer so often."""
+
+
+@dataclass(frozen=True)
+class Canary:
+    """A query whose answer is known."""
+
+    entry: Entry
+    image: Image
+    label: str
+
+
+Ask = Callable[[Canary], Awaitable[str | None]]
+"""Asks a query again; None where the budget does not cover it."""
+
+
+@dataclass
+class Canaries:
+    """Keeps the first canaries it is shown and asks them again every so often."""
+
+    canaries: int = 3
+    every: int = 5000
+    """Queries between two checks."""
+    asked: int = 0
+    """Answers that were asked for again."""
+    flipped: int = 0
+    """How many of them differed."""
+    kept: list[Canary] = field(default_factory=list)
+    _checked_at: int | None = None
+
+    def wants(self) -> bool:
+        """Whether another canary is wanted."""
+        return len(self.kept) < self.canaries
+
+    def keep(self, canary: Canary) -> None:
+        """Remember a query whose answer is known."""
+        self.kept.append(canary)
+
+    def due(self, sent: int) -> bool:
+        """Whether to check now: before the first query, and after every `every` queries."""
+        return self._checked_at is None or sent - self._checked_at >= self.every
+
+    async def check(self, ask: Ask, sent: int) -> None:
+        """Ask every canary again; a ChangedError if one answers differently each time it is asked."""
+        self._checked_at = sent
+        for canary in self.kept:
+            label = await self._reask(ask, canary)
+            if label not in (None, canary.label):
+                await self._confirm_change(ask, canary, str(label))
+
+    async def _confirm_change(self, ask: Ask, canary: Canary, label: str) -> None:
+        """A different answer may be randomness: if so, the old one comes up again soon."""
+        for _ in range(REPEATS - 1):
+            if await self._reask(ask, canary) in (None, canary.label):
+                return
+        raise ChangedError(
+            f"the classifier behind this ledger seems to have changed: a picture it called {canary.label!r} it now "
+            f"calls {label!r}, and never the old label in {REPEATS} tries; fit again with a new ledger, or go on with "
+            "--canaries 0"
+        )
+
+    async def _reask(self, ask: Ask, canary: Canary) -> str | None:
+        label = await ask(canary)
+        if label is not None:
+            self.asked += 1
+            self.flipped += label != canary.label
+        return label
+
+
+RENDERED_BYTES = 4_000_000
+"""Rendered views of a picture that a thread holds before they are prepared."""
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class Channel:
+    """One of the classifiers that an engine asks, under its name."""
+
+    def __init__(
+        self,
+        classifier: AnyClassifier,
+        ledger: Ledger | None,
+        settings: Settings,
+        meter: Meter | None = None,
+        polling: Polling | None = None,
+        name: str = "classifier",
+        rename: Mapping[str, str] = NOTHING,
+    ) -> None:
+        """Without a ledger the classifier is free: nothing is claimed or kept. With `polling` it is asked in batches.
+
+        `rename` gives labels of the classifier other names.
+        """
+        self.name, self.classifier, self.settings = name, classifier, settings
+        self.runner = Runner(classifier, ledger, settings, meter)
+        self.names: Naming = Renamed(names_of(classifier), rename) if rename else names_of(classifier)
+        self.kind = answer_kind(classifier)
+        self.canaries = Canaries(settings.canaries if ledger and not polling else 0)
+        self.batches = _batches(self.runner, polling) if polling else None
+        self._rename = rename
+        self._opened_at = ledger.now() if ledger else 0.0
+        self._checking = asyncio.Lock()
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """All labels that it can return, where they are known."""
+        known = self.classifier.labels
+        return known and tuple(dict.fromkeys(self._rename.get(label, label) for label in known))
+
+    @property
+    def in_flight(self) -> int:
+        """Calls in flight, or queries in batches."""
+        return self.batches.in_flight if self.batches else self.runner.calls.busy
+
+    def quote(self, image: Image, phrasing: Phrasing = AS_DESCRIBED) -> Quote:
+        """The price of a query about this picture, in this wording."""
+        height, width, _ = image.pixels.shape
+        return self.runner.meter.quote(height, width, phrasing)
+
+    def find(self, queries: Sequence[Query]) -> None:
+        """Look queries up in the ledger."""
+        ledger = self.runner.ledger
+        stored = ledger.find([query.entry.key for query in queries]) if ledger else {}
+        for query in queries:
+            if known := stored.get(query.entry.key):
+                query.answer = self.runner.read_stored(query, known)
+                query.stored_at, query.picos = known.at, known.picos
+
+    def prepare(self, image: Image, queries: Sequence[Query]) -> None:
+        """Render and encode, in slices, so that a large picture is never held in all its views at once.
+
+        A query that the classifier cannot take gets its failure.
+        """
+        step = max(1, RENDERED_BYTES // image.pixels.nbytes)
+        for start in range(0, len(queries), step):
+            part = queries[start : start + step]
+            shown = [query.question for query in part if query.question]
+            for query, question, pixels in zip(part, shown, render(image, shown), strict=True):
+                height, width, _ = pixels.shape
+                phrasing = question.phrasing
+                try:
+                    if phrasing is not AS_DESCRIBED and isinstance(self.classifier, Prompted):
+                        query.prepared = self.classifier.prepare_as(pixels, phrasing)
+                    else:
+                        query.prepared = self.classifier.prepare(pixels)
+                except ImageError as error:
+                    query.answer = Failure(Cause.UNFIT, str(error), error)
+                else:
+                    query.quote = self.runner.meter.quote(height, width, phrasing)
+
+    async def probe(self, image: Image, entry: Entry, retried: bool = True) -> Answer | Failure:
+        """One more answer to a query that no picture waits for, with a key of its own."""
+        prepared = await asyncio.to_thread(self.classifier.prepare, image.pixels)
+        query = Query(again(entry), self, prepared=prepared, quote=self.quote(image), retried=retried)
+        result = await self.runner.start(query)
+        return result.answer if isinstance(result, Bought) else result
+
+    def keep_canary(self, base: Query, image: Image) -> None:
+        """Keep a few queries with answers of earlier runs as canaries."""
+        earlier = (base.stored_at or self._opened_at) < self._opened_at
+        label = self.names.label(base.answer.label) if isinstance(base.answer, Answer) else None  # of tags, the first
+        if self.canaries.wants() and earlier and label:
+            self.canaries.keep(Canary(base.entry, image, label))
+
+    async def check_canaries(self) -> None:
+        """Ask the canaries again where that is due; the classifier is asked no more if it has changed."""
+        async with self._checking:
+            sent = self.runner.progress.sent
+            if self.canaries.kept and self.canaries.due(sent):
+                try:
+                    await self.canaries.check(self._ask_again, sent)
+                except ClassifierError as error:
+                    self.runner.end(error)
+
+    async def _ask_again(self, canary: Canary) -> str | None:
+        answer = await self.probe(canary.image, canary.entry)
+        return self.names.label(answer.label) if isinstance(answer, Answer) else None
+
+
+def _batches(runner: Runner, polling: Polling) -> Batches:
+    from looktwice.engine.batches import Batches  # which loads the connectors of chat models
+
+    return Batches(runner, polling)

@@ -1,0 +1,270 @@
+"""A picture and the queries about it: what is asked of which classifier, and the votes that come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from itertools import groupby
+from typing import NamedTuple
+
+from looktwice.calibration.votes import RankedList, Row
+from looktwice.classifiers.base import NO_LABEL, Answer, merged, tags, why_none
+from looktwice.engine.channel import Channel
+from looktwice.engine.ledger.schema import Entry, joined, keys
+from looktwice.engine.query import Cause, Failure, OnAnswer, Query, Rounds, Screen, Unscored, check_words
+from looktwice.errors import ImageError, ViewError
+from looktwice.images.collection import Picture
+from looktwice.images.descriptor import Floats, descriptor
+from looktwice.images.image import Image, WorkingSize
+from looktwice.views import Panel, Question, View, classifier_of, drawn, renderer
+from looktwice.views.families import Again
+from looktwice.views.rendering import LONGEST
+
+Spent = dict[str, Failure]
+"""By the name of a classifier: that its budget does not cover another query."""
+
+
+class Slot(NamedTuple):
+    """What is asked about every picture in one place: a view, as one classifier sees it."""
+
+    place: int
+    channel: Channel
+    view: View
+    seed: int
+    index: int  # type: ignore[assignment]
+    source: str
+    """The view as the panel has it, such as `gpt@mirror`."""
+
+
+@dataclass(eq=False)
+class Run:
+    """The state of one call of `ask`: its queries for each picture, and the classifiers that failed."""
+
+    slots: tuple[Slot, ...]
+    rounds: Rounds | None
+    screen: Screen
+    on_answer: OnAnswer | None
+    spent: Spent = field(default_factory=dict)
+    """Of pictures that were handed over."""
+
+    @classmethod
+    def of(
+        cls,
+        channels: Mapping[str, Channel],
+        panel: Panel,
+        rounds: Rounds | None,
+        screen: Screen,
+        on_answer: OnAnswer | None,
+    ) -> Run:
+        """The run that asks this panel of these classifiers; a ViewError where one of them cannot be asked so."""
+        first = panel.first or next(iter(channels))
+        slots = [(Again(), 0), *panel.slots]
+        names = [classifier_of(view) or first for view, _ in slots]
+        if unknown := set(names) - channels.keys():
+            raise ViewError(
+                f"no classifier is called {min(unknown)!r}; there are {', '.join(channels)}", code="view-unknown"
+            )
+        for name in dict.fromkeys(names):
+            own = (drawn(view) for (view, _), who in zip(slots, names, strict=True) if who == name)
+            check_words(channels[name].classifier, own)
+        placed = []
+        for place, ((view, index), name) in enumerate(zip(slots, names, strict=True)):
+            seed = channels[name].settings.seed if view.random else 0
+            placed.append(Slot(place, channels[name], drawn(view), seed, index, str(view)))
+        return cls(tuple(placed), rounds, screen, on_answer)
+
+    @cached_property
+    def channels(self) -> list[Channel]:
+        """The classifiers that are asked, each once."""
+        return list({slot.channel.name: slot.channel for slot in self.slots}.values())
+
+    @property
+    def asked_first(self) -> int:
+        """Queries of the first round about a picture."""
+        return min(1 + self.rounds.first, len(self.slots)) if self.rounds else len(self.slots)
+
+    def closed(self, channel: Channel) -> Failure | None:
+        """Why a classifier can no longer be asked, if that is so."""
+        return channel.runner.halt or self.spent.get(channel.name)
+
+    def halted(self) -> Failure | None:
+        """Why every classifier was stopped or has failed for good, if that is so."""
+        reasons = [channel.runner.halt for channel in self.channels]
+        return reasons[0] if all(reasons) else None
+
+    def ended(self) -> Failure | None:
+        """Why no classifier can be asked any more, if that is so."""
+        reasons = [self.closed(channel) for channel in self.channels]
+        return reasons[0] if all(reasons) else None
+
+    def fatal(self) -> Exception | None:
+        """The error of the run, once every classifier has failed permanently."""
+        errors = [channel.runner.fatal for channel in self.channels]
+        return errors[0] if all(errors) else None
+
+
+@dataclass(eq=False, slots=True)
+class OpenPicture:
+    """A picture and the queries about it so far: the base query first, then those of the panel."""
+
+    picture: Picture
+    run: Run
+    image: Image
+    """As the first classifier sees it."""
+    descriptor: Floats | None
+    thumbnail: bytes
+    queries: list[Query] = field(default_factory=list)
+    images: dict[WorkingSize, Image] = field(default_factory=dict)
+
+    def add(self, wanted: int, prepares: bool = True) -> list[Query]:
+        """The next queries, as many as wanted: looked up in the ledger, and prepared as far as it has no answer.
+
+        Those whose classifier can no longer be asked come beside them, with the reason in place of an answer.
+        """
+        start = len(self.queries)
+        while wanted > 0 and (slots := self.run.slots[len(self.queries) :][:wanted]):
+            wanted = 0
+            for channel, group in groupby(slots, key=lambda slot: slot.channel):
+                queries = self._queries(channel, tuple(group))
+                self.queries += queries
+                for query in queries:
+                    if query.answer is None and (reason := self.run.closed(channel)):
+                        query.answer, wanted = reason, wanted + 1
+                if prepares and not channel.batches:
+                    self.prepare(queries)
+        return self.queries[start:]
+
+    def prepare(self, queries: Sequence[Query]) -> None:
+        """Prepare queries to one classifier that have no answer."""
+        if asked := [query for query in queries if query.answer is None]:
+            channel = asked[0].channel
+            channel.prepare(self.images[channel.settings.limits.working_size], asked)
+
+    def _queries(self, channel: Channel, slots: Sequence[Slot]) -> list[Query]:
+        size = channel.settings.limits.working_size
+        if size not in self.images:
+            try:
+                self.images[size] = _opened(self.picture, size)
+            except ImageError as error:
+                failure = Failure(Cause.UNREADABLE, error.why, error)
+                return [Query(Entry(b"", "", "", 0, 0), channel, self.picture.name, slot.source, slot.place,
+                              answer=failure) for slot in slots]  # fmt: skip
+        image = self.images[size]
+        height, width, _ = image.pixels.shape
+        form = " ".join(filter(None, (image.scaling, channel.settings.limits.sent_as(height, width))))
+        texts = [_text(slot.view, slot.seed, slot.index, form) for slot in slots]
+        names = keys(channel.classifier.fingerprint, image.digest, [tail for _, tail in texts])
+        queries = []
+        for key, (text, _), (place, _, view, seed, index, source) in zip(names, texts, slots, strict=True):
+            entry, question = Entry(key, image.digest, text, seed, index), Question(image.digest, view, seed, index)
+            queries.append(Query(entry, channel, self.picture.name, source, place, question))
+        channel.find(queries)
+        return queries
+
+    def spent(self) -> Spent:
+        """The classifiers whose budgets did not cover a query about it."""
+        failed = {query.channel.name: query.answer for query in self.queries if isinstance(query.answer, Failure)}
+        return {name: failure for name, failure in failed.items() if failure.cause is Cause.BUDGET}
+
+    def keep_canaries(self) -> None:
+        """Offer the queries about the picture itself, one of each classifier, as canaries."""
+        for query in self.queries:
+            if (query.entry.view, query.entry.number) == ("again", 0):
+                query.channel.keep_canary(query, self.images[query.channel.settings.limits.working_size])
+
+    def next_queries(self, rounds: Rounds) -> list[Query]:
+        """The queries that the rounds say; none where one has failed and there is no other classifier.
+
+        As long as no classifier has answered, the next one is asked.
+        """
+        if len(self.queries) == len(self.run.slots) or isinstance(row := self.row(so_far=True), Unscored):
+            return []
+        return self.add(rounds.more(row) if {row.base, *row.views} != {None} else 1)
+
+    def lists(self) -> tuple[RankedList, ...]:
+        """The ranked list or the tags of each query; nothing where no answer has any."""
+        ranked = [_listed(query) for query in self.queries]
+        return tuple(ranked) if any(ranked) else ()
+
+    def row(self, so_far: bool = False) -> Row | Unscored:
+        """What was answered, in all places of the panel or in those asked so far; or why there is no label.
+
+        With several classifiers an answer that there is not is a missing vote, as long as there is any other.
+        """
+        several, ended = len(self.run.channels) > 1, self.run.ended()
+        labels = [query.label for query in self.queries]
+        missing = {query.place: _why(query) for query, label in zip(self.queries, labels, strict=True) if label is None}
+        failed = [reason for reason in missing.values() if reason.cause is not Cause.NO_LABEL]
+        if several and failed and ended and ended.cause is Cause.STOPPED:  # the next run gets the answers
+            return Unscored(self.picture.name, ended.cause, ended.message, ended.code)
+        if (set(labels) == {None} and not so_far) if several else (failed or labels[0] is None):
+            place, reason = next(each for each in missing.items() if each[1] in (failed or [missing[0]]))
+            who = f"{self.queries[place].channel.name}: " if several else ""
+            return Unscored(self.picture.name, reason.cause, f"{who}{reason.message}", reason.code)
+        rest = 0 if so_far else len(self.run.slots) - len(labels)
+        lists = self.lists()
+        return Row(
+            self.picture.name,
+            labels[0],
+            (*labels[1:], *[None] * rest),
+            self.image.digest,
+            self.thumbnail,
+            (*lists, *[()] * rest) if lists else (),
+            self.descriptor,
+            (*(query.picos for query in self.queries), *[0] * rest),
+            {place: (reason.code, reason.message) for place, reason in missing.items()},
+        )
+
+
+def open_picture(picture: Picture, run: Run) -> OpenPicture | Unscored:
+    """A picture without queries yet, or why nothing is asked about it."""
+    size, screen = run.slots[0].channel.settings.limits.working_size, run.screen
+    try:
+        image = _opened(picture, size)
+    except ImageError as error:
+        return Unscored(picture.name, Cause.UNREADABLE, error.why, error.code)
+    described = descriptor(image.pixels, image.original_size) if screen.descriptors else None
+    thumbnail = image.thumbnail() if screen.thumbnails else b""
+    if screen.refuse and (unfamiliar := screen.unfamiliar(described)):
+        return Unscored(picture.name, Cause.UNFAMILIAR, unfamiliar)
+    return OpenPicture(picture, run, image, described, thumbnail, images={size: image})
+
+
+def _opened(picture: Picture, size: WorkingSize) -> Image:
+    image = picture.image(size)
+    height, width, _ = image.pixels.shape
+    if max(height, width) > LONGEST:
+        raise ImageError(
+            f"a picture of {width} x {height} is too long; scale it to {LONGEST} pixels a side or less",
+            code="image-too-large",
+        )
+    return image
+
+
+def _listed(query: Query) -> RankedList:
+    """The ranked list or the tags of an answer; of those tags alone where scores are no evidence."""
+    channel, answer = query.channel, query.answer
+    ignored = channel.settings.scores == "ignore"
+    if not isinstance(answer, Answer) or (ignored and channel.kind == "label"):
+        return ()
+    listed = tags(channel.names, answer) if channel.kind == "tags" else merged(channel.names, answer)
+    return tuple((tag, None) for tag, _ in listed) if ignored else listed
+
+
+def _why(query: Query) -> Failure:
+    """Why a query has no label."""
+    if isinstance(query.answer, Failure):
+        return query.answer
+    word = query.answer.label if query.answer else NO_LABEL
+    return Failure(Cause.NO_LABEL, why_none(query.channel.names, word))
+
+
+@lru_cache(maxsize=4096)
+def _text(view: View, seed: int, index: int, form: str) -> tuple[str, bytes]:
+    """The text of a view, and the part of the key that distinguishes queries about the same picture.
+
+    `form` is how the picture was scaled and is sent, where it is not as it came and as the fingerprint says.
+    """
+    rendered = renderer([view])
+    return str(view), joined(str(view), str(seed), str(index), f"{rendered} {form}" if form else rendered)

@@ -1,0 +1,164 @@
+"""Tables of truths: a label for each picture, labels that are excluded, or tags."""
+
+import csv
+import io
+import json
+import math
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from looktwice.errors import DataError
+from looktwice.files import from_cell, split_tags
+from looktwice.images.image import few, reading, shown
+
+FILE_COLUMNS = ("file", "file_name", "filename", "path", "image", "picture")
+"""Names that the column of files may have in a CSV; the first of them that is there counts."""
+COLUMN = "label"
+"""The column of truths in a CSV, unless another is named."""
+NOT = "not"
+"""The column of labels that the truth is not; a CSV that has it may also leave pictures out, and truths empty."""
+TAGS = "tags"
+"""The column of a CSV that holds all tags of a picture in place of one label: `cat;dog`, or nothing."""
+PROBABILITY = "probability"
+"""The column that says how likely a picture like this one was to be labelled, beside the others of the CSV."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTruth:
+    """The entry of a table for a picture: its truth, or excluded labels; neither if it was marked unsure."""
+
+    truth: str | None = None
+    excluded: tuple[str, ...] = ()
+    probability: float = 1.0
+    tags: tuple[str, ...] | None = None
+
+
+def read_header(path: Path) -> list[str]:
+    """The names of the columns of a CSV."""
+    return next(_rows(path), [])
+
+
+def read_truths(path: Path, column: str = COLUMN) -> dict[str, KnownTruth]:
+    """What a CSV with a column `file` (or another of `FILE_COLUMNS`) and this one tells of each file.
+
+    With a column `not` beside `label`, a row has a label in one of the two, or in neither where nobody could tell;
+    several rows say several things that the truth of a file is not. A column `probability` says how likely such a
+    picture was to be labelled, beside the others. Other columns are ignored.
+
+    A column `tags` in place of `label` holds all tags of a file, `cat;dog`, or none. Several rows with different labels
+    of one file are its tags too, and then every truth of the table is a set of tags.
+    """
+    rows = _rows(path)
+    where, header = shown(str(path)), next(rows, [])
+    if column == COLUMN and TAGS in header and COLUMN not in header:
+        column = TAGS
+    files = next((name for name in FILE_COLUMNS if name in header), FILE_COLUMNS[0])
+    lacking = [shown(name) for name in (files, column) if name not in header]
+    if lacking:
+        has = ", ".join(map(shown, header[:20])) or "nothing"
+        raise DataError(
+            f"{where}: no column {' and no column '.join(lacking)}; the first line has {has}. Call the columns file "
+            "and label, or name that of the labels with --truths-column",
+            code="file-malformed",
+        )
+    width, file, label = len(header), header.index(files), header.index(column)
+    other = header.index(NOT) if column == COLUMN and NOT in header else None
+    chance = header.index(PROBABILITY) if PROBABILITY in header else None
+    table = [(number, row) for number, row in enumerate(rows, 2) if row]
+    uneven = [
+        f"row {number}"
+        for number, row in table
+        if len(row) != width or not row[file] or (other is None and column != TAGS and not row[label])
+    ]
+    if uneven:
+        raise DataError(
+            f"{where}: {few(uneven, 'row')} not of {width} filled fields; quote texts that hold commas",
+            code="file-malformed",
+        )
+    names = [str(PurePosixPath(row[file])) for _, row in table]
+    if column == TAGS or (other is None and len(set(names)) < len(names)):
+        return _tagged(zip(names, (row[label] for _, row in table), strict=True), column, where)
+    truths: dict[str, KnownTruth] = {}
+    twice = set[str]()
+    for name, (_, row) in zip(names, table, strict=True):
+        found = KnownTruth(
+            sys.intern(row[label]) or None,
+            (sys.intern(row[other]),) if other is not None and row[other] else (),
+            1.0 if chance is None else _probability(row[chance], name, where),
+        )
+        known = truths.setdefault(name, found)
+        if (found.truth and found.excluded) or (known is not found and not (found.excluded and known.excluded)):
+            twice.add(name)
+        elif known is not found:
+            truths[name] = KnownTruth(None, (*known.excluded, *found.excluded), known.probability)
+    if twice:
+        raise DataError(
+            f"{where}: {few(sorted(twice), 'file')} in more than one row; keep one row for each",
+            code="pictures-duplicate",
+        )
+    return truths
+
+
+def _tagged(rows: Iterable[tuple[str, str]], column: str, where: str) -> dict[str, KnownTruth]:
+    """All tags of each file, from one row or several; a label that a file has twice is a mistake."""
+    found: dict[str, list[str]] = {}
+    for name, text in rows:
+        found.setdefault(name, []).extend(split_tags(text) if column == TAGS else (text,))
+    twice = sorted(name for name, tags in found.items() if len(set(tags)) < len(tags))
+    if twice:
+        raise DataError(
+            f"{where}: {few(twice, 'file')} in more than one row with the same label; keep one of them",
+            code="pictures-duplicate",
+        )
+    return {name: KnownTruth(tags=tuple(map(sys.intern, tags))) for name, tags in found.items()}
+
+
+def read_coco(path: Path) -> dict[str, KnownTruth]:
+    """The categories of the instances in each picture, from JSON in COCO's form; a picture without any has no tag."""
+    with reading(path):
+        text = path.read_bytes()
+    try:
+        content = json.loads(text)
+        names = {each["id"]: str(each["name"]) for each in content["categories"]}
+        tags: dict[object, dict[str, None]] = {each["id"]: {} for each in content["images"]}
+        for each in content["annotations"]:
+            tags[each["image_id"]][names[each["category_id"]]] = None
+        return {str(each["file_name"]): KnownTruth(tags=tuple(tags[each["id"]])) for each in content["images"]}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:80]}"
+        raise DataError(
+            f"{shown(str(path))}: not COCO's JSON of instances, with images, annotations and categories ({why})",
+            code="file-malformed",
+        ) from None
+
+
+def _probability(text: str, name: str, where: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0.0 < found <= 1.0:
+        raise DataError(
+            f"{where}: the probability of {shown(name)} is {shown(text)}; give one above 0 and up to 1",
+            code="file-malformed",
+        )
+    return found
+
+
+def _rows(path: Path) -> Iterator[list[str]]:
+    with reading(path):
+        data = path.read_bytes()
+    try:
+        text = io.StringIO(data.decode("utf-8-sig"), newline="")
+        for row in csv.reader(text, skipinitialspace=True, strict=True):
+            yield [from_cell(cell) for cell in row]
+    except UnicodeDecodeError as fault:
+        raise DataError(
+            f"{shown(str(path))}: not UTF-8 at byte {fault.start}; save it as UTF-8", code="file-malformed"
+        ) from fault
+    except csv.Error as fault:
+        raise DataError(
+            f"{shown(str(path))}: not a CSV file ({fault}); write it with commas and quotes", code="file-malformed"
+        ) from fault

@@ -1,0 +1,297 @@
+"""How a classifier is asked: the options of a run, and the one place where classifier, ledger and budget meet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Self, TypedDict, TypeVar, get_args
+
+from looktwice.classifiers.base import AnyClassifier, Limits, Metered
+from looktwice.classifiers.prices import read_table
+from looktwice.classifiers.registry import Connected
+from looktwice.engine.budget import TYPICAL_SIZE, Budget, Meter, Money, Spend, TokenMeter, micros, total
+from looktwice.engine.channel import Channel
+from looktwice.engine.engine import QueryEngine
+from looktwice.engine.ledger.places import OFF, POSTGRES, close_ledger, open_ledger
+from looktwice.engine.limits import Polling, RetryPolicy
+from looktwice.engine.query import Scores
+from looktwice.engine.runner import Settings
+from looktwice.errors import BudgetError, LookTwiceError
+from looktwice.images.image import WorkingSize
+from looktwice.project import Project
+
+T = TypeVar("T")
+WHOLE = {"canaries": 0, "seed": 0, "per_day": 0, "label_check": 0, "concurrency": 1, "working_size": 1}
+"""Options that are whole numbers, and the least that each may be."""
+NOT_METERED = "a table of prices is for chat models, which are billed by the token; give --price instead"
+NUMBERS = {"rate": 0.001, "longest_wait": 0.0}
+
+
+def run(work: Callable[[], Awaitable[T]]) -> T:
+    """Run async work on the fastest loop that is installed."""
+
+    async def main() -> T:
+        return await work()
+
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        return runner.run(main())
+
+
+def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    """The factory of the fastest event loop that is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+@dataclass(frozen=True)
+class AskOptions:
+    """How a classifier is asked. Nothing here changes an answer but the seed and the working size."""
+
+    ledger: str | None = None
+    """A path, `postgresql://…`, `memory` (kept as long as this process lives), `off`, or None: the default path, or
+    none if the classifier is local and free."""
+    budget: int | str | None = None
+    """Queries: a total for this ledger and classifier, or with a plus sign that many more than now (`"+500"`)."""
+    money: Money | None = None
+    """The same in money: 25, or `"+2.50"`."""
+    price: Money | None = None
+    """The price of one query; the classifier's description where None."""
+    prices: str | Path | None = None
+    """A table of prices by the token, for chat models; see `looktwice prices`."""
+    rate: float | None = None
+    """Queries a second, at most; the classifier's own limit where None."""
+    concurrency: int | None = None
+    """Calls at the same time, at most; the classifier's own limit where None."""
+    canaries: int = 3
+    """Stored answers that are asked for again, to see whether the classifier is still the same."""
+    seed: int | None = None
+    """Seed of the random views; the profile's where None, or 0."""
+    per_day: int | None = None
+    """Queries in one UTC day."""
+    money_per_day: Money | None = None
+    longest_wait: float = 900.0
+    """Seconds of the longest wait that the classifier may ask for; the run stops where it asks for more."""
+    scores: Scores = "use"
+    """Whether a fit may use the scores and ranked lists of answers, where they help on held-out folds, or must ignore
+    them; with a profile that was fitted with scores they cannot be ignored."""
+    working_size: int | None = None
+    """Pixels of the longer side, to which larger pictures are scaled down; the profile's where None, or what the
+    classifier can use."""
+    batch: bool = False
+    """Ask in the vendor's batches: within a day, at a lower price; for chat models."""
+    scope: str = ""
+    """What a budget with a plus sign is for, such as a command and its output: the same scope continues it after an
+    interruption, and does not grant it again."""
+    label_check: int = 20
+    """Pictures whose labels are compared with their truths before the others are asked about, where the labels of the
+    classifier are not known beforehand; 0 asks about all of them even if no label is a truth."""
+
+    def __post_init__(self) -> None:
+        for name, least in WHOLE.items():
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int) and value >= least):
+                raise LookTwiceError(
+                    f"{name} is {value!r}; give a whole number of at least {least}", code="option-invalid"
+                )
+        for name, at_least in NUMBERS.items():
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float) and value >= at_least):
+                raise LookTwiceError(
+                    f"{name} is {value!r}; give a number of at least {at_least:g}", code="option-invalid"
+                )
+        if self.scores not in get_args(Scores):
+            raise LookTwiceError(
+                f"scores is {self.scores!r}; give {' or '.join(get_args(Scores))}", code="option-invalid"
+            )
+
+    def or_project(self) -> Self:
+        """The same, with what the environment and the project file state where these options are silent."""
+        stated = Project.here().limits()
+        if self.price is not None:
+            stated.pop("prices", None)
+        return replace(self, **{name: value for name, value in stated.items() if getattr(self, name) is None})  # type: ignore[arg-type]
+
+    def limits(self, classifier: AnyClassifier) -> Limits:
+        """The classifier's limits, with what these options say otherwise."""
+        limits = classifier.limits
+        return replace(
+            limits,
+            price_micros=limits.price_micros if self.price is None else micros(self.price),
+            per_second=self.rate or limits.per_second,
+            concurrency=self.concurrency or limits.concurrency,
+            working_size=WorkingSize(long=self.working_size) if self.working_size else limits.working_size,
+        )
+
+    def of(self, one: Connected) -> AskOptions:
+        """The same for one classifier: what was said of it goes before, and its own budget takes the place of this."""
+        priced = one.price is not None or one.prices is not None
+        table = self.prices if isinstance(one.classifier, Metered) else None
+        return replace(
+            self,
+            price=one.price if priced else self.price,
+            prices=one.prices if priced else table,
+            scope=f"{self.scope} alone" if self.scope else "",
+            rate=one.rate or self.rate,
+            concurrency=one.concurrency or self.concurrency,
+            budget=one.budget,
+            money=one.money,
+            per_day=None,
+            money_per_day=None,
+        )
+
+    def resolved_budget(self, spend: Spend, group: Sequence[str] = (), has_price: bool = True) -> Budget:
+        """The budget of a group of classifiers, given what the ledger has spent on them so far."""
+        queries = total(self.budget, int, spend.queries, "budget")
+        money = total(self.money, micros, spend.micros, "money")
+        daily = None if self.money_per_day is None else micros(self.money_per_day)
+        if (money, daily) != (None, None) and not has_price:
+            raise BudgetError(
+                "a limit in money needs the price of a query: give --price, a price in the classifier's description, "
+                "or for a chat model a table of prices by the token with --prices",
+                code="budget-invalid",
+            )
+        stated = tuple(str(limit) if str(limit).startswith("+") else "" for limit in (self.budget, self.money))
+        scope = " ".join((*group, self.scope, *filter(None, stated))) if any(stated) and self.scope else ""
+        return Budget(queries, money, self.per_day, daily, (stated[0], stated[1]), tuple(group), scope)
+
+    def meter(self, classifier: AnyClassifier) -> Meter | None:
+        """Prices by the token, where queries do not all cost the same."""
+        if self.prices is None:
+            return None
+        if self.price is not None:
+            raise BudgetError(
+                "give --price for one price a query, or --prices for a table by the token, not both",
+                code="option-conflict",
+            )
+        if not isinstance(classifier, Metered):
+            raise BudgetError(NOT_METERED, code="budget-invalid")
+        return TokenMeter(classifier, read_table(Path(self.prices)).tariff(classifier.model), self.batch)
+
+    def settled(self, limits: Limits, spend: Spend) -> Self:
+        """The same with totals in place of what is relative to the ledger as it is now."""
+        budget = self.resolved_budget(spend, (), bool(limits.price_micros or self.prices))
+        money = None if budget.micros is None else Decimal(budget.micros).scaleb(-6)
+        return replace(self, budget=budget.queries, money=money)
+
+    def is_limited(self) -> bool:
+        """Whether something limits what is spent."""
+        return any(limit is not None for limit in (self.budget, self.money, self.per_day, self.money_per_day))
+
+
+class AskKeywords(TypedDict, total=False):
+    """The options of asking as keyword arguments; see `AskOptions`."""
+
+    ledger: str | None
+    budget: int | str | None
+    money: Money | None
+    price: Money | None
+    prices: str | Path | None
+    rate: float | None
+    concurrency: int | None
+    canaries: int
+    seed: int | None
+    per_day: int | None
+    money_per_day: Money | None
+    longest_wait: float
+    scores: Scores
+    working_size: int | None
+    batch: bool
+    label_check: int
+
+
+def in_order(classifiers: Sequence[Connected], options: AskOptions) -> list[Connected]:
+    """The classifiers by the price of a query, the lowest first; the order given breaks ties.
+
+    One on this machine costs nothing unless it has a price, and any other without a price counts as 1.
+    """
+
+    def price(one: Connected) -> float:
+        own = options.of(one)
+        limits, meter = own.limits(one.classifier), own.meter(one.classifier)
+        micros = meter.quote(*limits.working_size.scaled(*TYPICAL_SIZE)).expected if meter else limits.price_micros
+        return micros / 1e6 if micros or own.price is not None or limits.local else 1.0
+
+    names = [one.name for one in classifiers]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise LookTwiceError(
+            f"two classifiers are called {twice!r}; give one of them another name: connect(…, name=…)",
+            code="option-conflict",
+        )
+    return sorted(classifiers, key=price) if len(classifiers) > 1 else list(classifiers)
+
+
+def open_engine(classifiers: Sequence[Connected], options: AskOptions, seed: int = 0) -> QueryEngine:
+    """An engine for these classifiers, with the ledger and budgets that the options mean; close it when done.
+
+    `seed` is that of the random views where the options name none.
+    """
+    if options.prices is not None and not any(isinstance(one.classifier, Metered) for one in classifiers):
+        raise BudgetError(NOT_METERED, code="budget-invalid")
+    asked = [options.of(one) for one in classifiers]
+    limits = [own.limits(one.classifier) for one, own in zip(classifiers, asked, strict=True)]
+    meters = [own.meter(one.classifier) for one, own in zip(classifiers, asked, strict=True)]
+    priced = [bool(each.price_micros or meter) for each, meter in zip(limits, meters, strict=True)]
+    group = tuple(dict.fromkeys(one.fingerprint for one in classifiers))
+    place = ledger_place(classifiers, options)
+    ledger = open_ledger(place) if place else None
+    try:
+        spend = ledger.spend(*group) if ledger else Spend()
+        total = options.resolved_budget(spend, group, any(priced))
+        channels = []
+        for one, own, each, meter, price in zip(classifiers, asked, limits, meters, priced, strict=True):
+            needed = ledger if needs_ledger(each, own, options) else None
+            spent = needed.spend(one.fingerprint) if needed else Spend()
+            budgets = (total, own.resolved_budget(spent, (one.fingerprint,), price))
+            settings = Settings(
+                each,
+                seed if options.seed is None else options.seed,
+                options.scores,
+                options.label_check,
+                options.canaries,
+                tuple(budget for budget in budgets if budget.is_limited()),
+                RetryPolicy(longest_wait=options.longest_wait),
+                one.description,
+            )
+            polling = Polling() if options.batch else None
+            channels.append(Channel(one.classifier, needed, settings, meter, polling, one.name, one.rename))
+        return QueryEngine(channels)
+    except BaseException:
+        if ledger:
+            close_ledger(ledger)
+        raise
+
+
+def needs_ledger(limits: Limits, own: AskOptions, options: AskOptions) -> bool:
+    """Whether queries to a classifier are claimed and kept: all but those to one that is free, which is local and has
+    no price, budget, rate limit or a ledger that the user named."""
+    limited = limits.price_micros or limits.per_second or own.prices or own.is_limited()
+    counted = (options.budget, options.per_day) != (None, None)  # of money it spends nothing
+    return not limits.local or bool(limited) or counted or options.ledger not in (None, OFF)
+
+
+def ledger_place(classifiers: Sequence[Connected], options: AskOptions) -> str | None:
+    """Where the ledger is; None where all classifiers are free. Limits without a place to remember them hold for as
+    long as the engine is open."""
+    if options.ledger not in (None, OFF):
+        return options.ledger
+    asked = [(own.limits(one.classifier), own) for one in classifiers for own in (options.of(one),)]
+    if not any(needs_ledger(limits, own, options) for limits, own in asked):
+        return None
+    if options.ledger == OFF:
+        return OFF
+    project = Project.here()
+    return project.stated_ledger() or (OFF if all(limits.local for limits, _ in asked) else project.ledger_place())
+
+
+def ledger_name(classifiers: Sequence[Connected], options: AskOptions) -> str | None:
+    """The same for people and logs: of a database only that it is one, since an address may hold a password."""
+    place = ledger_place(classifiers, options)
+    if place == OFF:
+        return None
+    return "postgresql" if place and place.startswith(POSTGRES) else place

@@ -1,0 +1,96 @@
+"""Several classifiers through the model: which are asked, why, and for how much."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from support.errors import coded
+
+import looktwice as lt
+from looktwice.errors import ProfileError
+from looktwice.views import Panel
+
+Pixels = NDArray[np.uint8]
+WORDS = ("black", "dark", "bright", "white")
+RNG = np.random.default_rng(7)
+CODES = RNG.integers(4, size=400)
+NOISE = RNG.random(400)
+IMAGES = np.repeat((64 * CODES + 32).astype(np.uint8), 8 * 8 * 3).reshape(400, 8, 8, 3).copy()
+IMAGES[:, 0, 0] = (255 * NOISE).astype(np.uint8)[:, None]
+IMAGES[:, 0, 1] = np.arange(400, dtype=np.uint16).view(np.uint8).reshape(400, 2).repeat(2, axis=1)[:, :3]
+TRUTHS = [WORDS[code] for code in CODES]
+
+
+def right(image: Pixels) -> str:
+    return WORDS[int(image[4, 4, 0]) // 64]
+
+
+def cheap(image: Pixels) -> str:
+    """Right about the dark half; of the bright one it knows nothing."""
+    word = right(image)
+    return word if word in WORDS[:2] else WORDS[2 + int(image[0, 0, 0] > 127)]
+
+
+def dear(image: Pixels) -> str:
+    return right(image) if image[0, 0, 0] < 245 else "black"
+
+
+def models(**options: object) -> lt.Model:
+    classifiers = [lt.connect(dear, name="dear", price="0.01"), lt.connect(cheap, name="cheap", price="0.001")]
+    return lt.Model(classifiers, ledger="memory", **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("several") / "profile.json"
+    with models() as model:
+        model.fit(IMAGES[:300], TRUTHS[:300], views=Panel(()))
+        model.save(path)
+    return path
+
+
+def load(path: Path) -> lt.Model:
+    classifiers = [lt.connect(cheap, name="cheap", price="0.001"), lt.connect(dear, name="dear", price="0.01")]
+    return lt.Model.load(path, classifiers, ledger="memory")
+
+
+def test_the_cheap_one_is_asked_first_and_the_dear_one_where_it_doubts(fitted: Path) -> None:
+    with load(fitted) as model:
+        verdicts = [verdict for verdict in model.score(IMAGES[300:]) if isinstance(verdict, lt.Verdict)]
+    dark = [verdict for verdict, truth in zip(verdicts, TRUTHS[300:], strict=True) if truth in WORDS[:2]]
+    bright = [verdict for verdict, truth in zip(verdicts, TRUTHS[300:], strict=True) if truth in WORDS[2:]]
+    assert all(verdict.asked[0].classifier == "cheap" for verdict in verdicts)
+    assert {verdict.queries for verdict in dark} == {1}
+    assert {verdict.queries for verdict in bright} == {2}
+    assert {verdict.price for verdict in dark} == {0.001}
+    assert {verdict.price for verdict in bright} == {0.011}
+    assert all(verdict.stopped == "exhausted" for verdict in bright)
+    assert all(verdict.asked[1].confidence_before is not None for verdict in bright)
+    assert "dear" in bright[0].sentence
+    assert json.loads(json.dumps(bright[0].to_dict()))["asked"][1]["classifier"] == "dear"
+
+
+def test_fewer_queries_than_two_a_picture_mean_one_of_them(tmp_path: Path) -> None:
+    with models() as model:
+        profile = model.fit(IMAGES[:300], TRUTHS[:300], views=Panel(()), max_price=0.001).profile
+        assert (profile.name, profile.others) == ("cheap", ())
+        verdict = model.look(IMAGES[301])
+        assert (verdict.queries, verdict.price) == (1, 0.001)
+
+
+def test_a_spent_budget_of_one_leaves_the_other_and_says_so(fitted: Path, tmp_path: Path) -> None:
+    place = next(place for place in range(300, 400) if TRUTHS[place] in WORDS[2:])
+    limited = [lt.connect(cheap, name="cheap", price="0.001"), lt.connect(dear, name="dear", price="0.01", budget=0)]
+    with lt.Model.load(fitted, limited, ledger=str(tmp_path / "ledger.db")) as model:
+        verdict = model.look(IMAGES[place])
+    assert verdict.queries == 1
+    assert verdict.asked[1].missing
+
+
+def test_a_profile_names_the_classifiers_that_it_needs(fitted: Path) -> None:
+    with pytest.raises(ProfileError, check=coded("profile-mismatch")):
+        lt.Model.load(fitted, lt.connect(dear, name="other", price="0.01"))
