@@ -199,9 +199,10 @@ def check_finished_by_the_next_run(replica: BatchReplica, folder: Path) -> None:
 
 def test_questions_in_an_open_batch_are_not_asked_one_by_one_and_are_fetched_by_the_next_run(tmp_path: Path) -> None:
     with served("openai", tmp_path, Faults(seconds=1000)) as replica:
-        process, _ = start(asks_in_batches, tmp_path, 10, "none")
-        while not any(process.is_alive() and each.name for each in replica.batches.values()):
+        process, _ = start(asks_in_batches, tmp_path, 10, Panel(()))
+        while not any(each.name for each in replica.batches.values()):
             process.join(0.02)
+            assert process.is_alive()
         process.kill()
         process.join()
         with model(tmp_path, batch=False) as asked:

@@ -25,6 +25,7 @@ from looktwice.engine.budget import MICRO
 from looktwice.engine.ledger.claims import OpenBatch
 from looktwice.engine.ledger.maintenance import verify
 from looktwice.engine.ledger.places import close_ledger, open_ledger
+from looktwice.views.panels import Panel
 from support.engines import counted, spend_of
 from support.players import start
 
@@ -62,7 +63,7 @@ def pictures(count: int) -> list[np.ndarray]:
     return [rng.integers(0, 256, (16, 16, 3), np.uint8) for _ in range(count)]
 
 
-def asks_in_batches(pipe: Connection, folder: Path, count: int, views: str, money: str | None = None) -> None:
+def asks_in_batches(pipe: Connection, folder: Path, count: int, views: str | Panel, money: str | None = None) -> None:
     """Asks everything, and tells how many pictures have their answers, and the tokens that were shown."""
     hurry()
     from looktwice import Model
