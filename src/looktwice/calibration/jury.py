@@ -75,6 +75,12 @@ class Jury:
     log_votes: float = 0.0
     """γ, the weight of the log of a label's number of votes: each further vote for the same label counts less."""
 
+    def __post_init__(self) -> None:
+        if {len(self.covariance), *map(len, self.covariance)} not in ({0}, {len(self.weights) + 3}):
+            raise DataError(
+                "the jury's weights and covariance do not go together; fit again", code="calibrator-malformed"
+            )
+
     def fit(self, labelled: LabelledVotes) -> Self:
         """The jury fitted on these pictures.
 
