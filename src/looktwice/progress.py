@@ -14,8 +14,8 @@ from datetime import timedelta
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from looktwice.engine.engine import QueryEngine
-from looktwice.engine.query import Progress as Run
+from looktwice.engine import Progress as Run
+from looktwice.engine import QueryEngine
 
 
 class _Screen(Console):

@@ -5,40 +5,78 @@
 'probit'
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+from looktwice.calibration.base import Ballot, Calibrator, ShareCalibrator
+from looktwice.calibration.calibrators import dump, register
+from looktwice.calibration.conformal import AdaptiveSets, Conformal, SetKind, SetMaker, draws
+from looktwice.calibration.crossfit import (
+    FOLDS,
+    ONE_QUERY,
+    OWN,
+    Evidence,
+    Outcome,
+    check_count,
+    cross_fit,
+    joined,
+    outcome,
+)
+from looktwice.calibration.distribution import Distribution, TruthRank
+from looktwice.calibration.jury import Z95, AdaptiveJury, Jury
+from looktwice.calibration.logit import Patterns, PenalisedLoss, folds, tabulate
+from looktwice.calibration.metrics import BINS, Reliability, RiskCoverage
+from looktwice.calibration.paper import PAPER_A, Cumulative, Gaussian, Naive, Transfer
+from looktwice.calibration.powered import prediction_powered
+from looktwice.calibration.risk import (
+    ANY,
+    NEVER,
+    Answers,
+    Basis,
+    Claim,
+    Estimate,
+    Thresholds,
+    broken,
+    check_share,
+    claims,
+    concerned,
+    estimate,
+    labels_needed,
+    level_of_each,
+    thresholds,
+)
+from looktwice.calibration.scales import useless
+from looktwice.calibration.shares import Beta, Constant, Isotonic, Probit
+from looktwice.calibration.storage import save
+from looktwice.calibration.tags import LabelledTagVotes, TagJury, TagVotes
+from looktwice.calibration.votes import (
+    ENDINGS,
+    MISSING,
+    OUTSIDE,
+    Bools,
+    Codes,
+    Counts,
+    Floats,
+    LabelledVotes,
+    Places,
+    RankedList,
+    Row,
+    Tally,
+    Votes,
+    base_tally,
+    check_truths,
+)
 
-if TYPE_CHECKING:
-    from looktwice.calibration.base import Calibrator as Calibrator
-    from looktwice.calibration.base import ShareCalibrator as ShareCalibrator
-    from looktwice.calibration.calibrators import register as register
-    from looktwice.calibration.distribution import Distribution as Distribution
-    from looktwice.calibration.jury import Jury as Jury
-    from looktwice.calibration.paper import Cumulative as Cumulative
-    from looktwice.calibration.paper import Gaussian as Gaussian
-    from looktwice.calibration.paper import Naive as Naive
-    from looktwice.calibration.paper import Transfer as Transfer
-    from looktwice.calibration.powered import prediction_powered as prediction_powered
-    from looktwice.calibration.shares import Beta as Beta
-    from looktwice.calibration.shares import Constant as Constant
-    from looktwice.calibration.shares import Isotonic as Isotonic
-    from looktwice.calibration.shares import Probit as Probit
-
-_HOMES = {
-    **dict.fromkeys(("Calibrator", "ShareCalibrator"), "base"),
-    "Distribution": "distribution",
-    "Jury": "jury",
-    "register": "calibrators",
-    **dict.fromkeys(("Cumulative", "Gaussian", "Naive", "Transfer"), "paper"),
-    "prediction_powered": "powered",
-    **dict.fromkeys(("Beta", "Constant", "Isotonic", "Probit"), "shares"),
-}
-
-__all__ = [*_HOMES]  # noqa: PLE0604
-
-
-def __getattr__(name: str) -> object:
-    """Calibrators are imported when they are first used."""
-    if name in _HOMES:
-        return getattr(import_module(f"looktwice.calibration.{_HOMES[name]}"), name)
-    raise AttributeError(f"looktwice.calibration has no {name!r}")
+__all__ = [
+    "Beta",
+    "Calibrator",
+    "Constant",
+    "Cumulative",
+    "Distribution",
+    "Gaussian",
+    "Isotonic",
+    "Jury",
+    "Naive",
+    "Probit",
+    "ShareCalibrator",
+    "Transfer",
+    "prediction_powered",
+    "register",
+]

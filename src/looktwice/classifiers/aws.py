@@ -44,7 +44,7 @@ from looktwice.classifiers.replies import NAMING, READING, Garbled, Paths, Reade
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import HttpSettings, retry_after
 from looktwice.errors import ClassifierError, MissingExtra, PermanentError, QuotaError, TransientError
-from looktwice.images.image import PHOTO
+from looktwice.images import PHOTO
 
 if TYPE_CHECKING:
     from types import ModuleType

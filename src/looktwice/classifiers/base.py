@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.errors import PermanentError
-from looktwice.images.image import PHOTO, WorkingSize
+from looktwice.images import PHOTO, WorkingSize
 from looktwice.phrasing import AS_DESCRIBED, Phrasing
 
 Pixels = NDArray[np.uint8]

@@ -53,7 +53,7 @@ from looktwice.classifiers.registry import described, folder_of
 from looktwice.classifiers.secrets import LEAST, Secrets, is_secret, refuse_literals
 from looktwice.classifiers.transport import DAY, Price
 from looktwice.errors import ClassifierError, PermanentError, TransientError, require_posix
-from looktwice.images.image import WorkingSize
+from looktwice.images import WorkingSize
 
 MOST_OUTPUT = 1 << 20
 """Bytes that a program may print on each stream."""

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from looktwice.classifiers.base import Pixels
 from looktwice.errors import ImageError
-from looktwice.images.image import PHOTO, WorkingSize, encode_jpeg, encode_png
+from looktwice.images import PHOTO, WorkingSize, encode_jpeg, encode_png
 
 LOWEST_QUALITY = 30
 QUALITY_STEP = 10

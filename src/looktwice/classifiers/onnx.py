@@ -45,7 +45,7 @@ from looktwice.classifiers.base import (
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.classifiers.registry import described, folder_of, read_labels, read_toml
 from looktwice.errors import MissingExtra, PermanentError
-from looktwice.images.image import WorkingSize
+from looktwice.images import WorkingSize
 
 Tensor = NDArray[np.float32]
 MOST_PICTURES = 64

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from looktwice.classifiers.base import Pixels
 from looktwice.errors import PermanentError
-from looktwice.images.image import WorkingSize
+from looktwice.images import WorkingSize
 
 Floats = NDArray[np.float32]
 MOST_PIXELS = 2**22

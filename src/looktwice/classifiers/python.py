@@ -39,7 +39,7 @@ from looktwice.classifiers.base import (
     fingerprint,
 )
 from looktwice.errors import PermanentError
-from looktwice.images.image import PHOTO, WorkingSize
+from looktwice.images import PHOTO, WorkingSize
 
 T = TypeVar("T")
 

@@ -44,7 +44,7 @@ from looktwice.classifiers.base import Limits
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.secrets import SEARCHED, Secrets
 from looktwice.errors import ClassifierError, PermanentError, QuotaError, TransientError
-from looktwice.images.image import WorkingSize
+from looktwice.images import WorkingSize
 
 IDLE = 4.0
 """Seconds that an idle connection is kept: less than the 5 after which common servers close it."""

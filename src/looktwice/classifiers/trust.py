@@ -24,7 +24,7 @@ from looktwice.classifiers.onnx import read_beside
 from looktwice.classifiers.registry import PROTOCOLS, Described, folder_of, resolve
 from looktwice.classifiers.secrets import PLACE
 from looktwice.errors import LookTwiceError, UntrustedError
-from looktwice.images.image import shown
+from looktwice.images import shown
 
 if TYPE_CHECKING:
     from looktwice.classifiers.chat.model import ChatModel

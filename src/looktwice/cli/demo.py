@@ -37,7 +37,7 @@ from looktwice.model import (
     Picture,
     Result,
     cross_fit,
-    evaluation,
+    evaluate,
     labelled,
     outcome,
     percent,
@@ -161,7 +161,7 @@ async def _compare(train: list[Picture], test: list[Picture]) -> tuple[list[Outc
             _judged(lt.Jury(), "jury, all views", *nine),
         ]
         profile = model.learn(nine[0], lt.Jury())
-        return outcomes, evaluation(nine[1], profile, model.policy(all=True, max_error=MAX_ERROR))
+        return outcomes, evaluate(nine[1], profile, model.policy(all=True, max_error=MAX_ERROR))
 
 
 def _judged(calibrator: Calibrator, name: str, train: Collected, test: Collected) -> Outcome:

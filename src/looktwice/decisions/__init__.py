@@ -1,1 +1,44 @@
 """Probabilities → decisions: what was learned, when to stop asking, what to accept, and how sure that is."""
+
+from looktwice.decisions.evaluation import (
+    LEAST_IN_BIN,
+    BinCoverage,
+    Evaluation,
+    VerdictsLike,
+    baselines,
+    bin_coverage,
+    evaluate,
+)
+from looktwice.decisions.fitting import Collected, OnCollected, check_teachable, labelled_votes
+from looktwice.decisions.judging import Judging
+from looktwice.decisions.label_map import LabelMap, propose
+from looktwice.decisions.pilot import FitResult, Frontier, Plan, Selection, Stage, grid_of, search_queries
+from looktwice.decisions.planning import (
+    LADDER,
+    MAX_ERROR,
+    best_estimate,
+    least_error,
+    missing_labels,
+    missing_sentence,
+    needs,
+    remarks,
+    selection_level,
+)
+from looktwice.decisions.policy import (
+    FALSE_ALARMS,
+    SHARES,
+    DecisionKeywords,
+    DecisionOptions,
+    OnDrift,
+    PicturePolicy,
+    Policy,
+    TagPolicy,
+    Unfamiliar,
+)
+from looktwice.decisions.profile import HeldOut, Profile, ProfileClassifier, Result
+from looktwice.decisions.stored import ReviewFolder, doubtful, read, read_any, returned_labels, selected_by
+from looktwice.decisions.stream import ExpectedAccuracy, Monitor, Observation, Stream
+from looktwice.decisions.tagging import TagEvaluation, TagFigures, TagScores, held_out_scores, labelled_tags, left_out
+from looktwice.decisions.transferring import Transferred
+from looktwice.decisions.verdict import AnyVerdict, TagVerdict, Verdict, alternatives, is_unfamiliar, percent
+from looktwice.decisions.verdict_files import COLUMNS, COLUMNS_OF, ScoreFile, record

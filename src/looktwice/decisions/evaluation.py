@@ -9,20 +9,36 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from looktwice.calibration import Constant, Naive, calibrators, crossfit, metrics
-from looktwice.calibration.conformal import draws
-from looktwice.calibration.crossfit import Outcome
-from looktwice.calibration.jury import AdaptiveJury, Jury
-from looktwice.calibration.powered import prediction_powered
-from looktwice.calibration.risk import ANY, NEVER, Answers, Claim, broken, concerned
-from looktwice.calibration.votes import Bools, Floats, LabelledVotes, Tally, base_tally
+from looktwice.calibration import (
+    ANY,
+    NEVER,
+    AdaptiveJury,
+    Answers,
+    Bools,
+    Claim,
+    Constant,
+    Floats,
+    Jury,
+    LabelledVotes,
+    Naive,
+    Outcome,
+    Tally,
+    base_tally,
+    broken,
+    calibrators,
+    concerned,
+    crossfit,
+    draws,
+    metrics,
+    prediction_powered,
+)
 from looktwice.decisions.fitting import Collected
 from looktwice.decisions.policy import Policy
 from looktwice.decisions.profile import Profile, Result, results_html, results_text
 from looktwice.decisions.sequence import STOPPING
 from looktwice.decisions.stored import read
 from looktwice.decisions.verdict import AnyVerdict, Verdict
-from looktwice.engine.query import Unscored
+from looktwice.engine import Unscored
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
 
@@ -299,7 +315,7 @@ class Evaluation:
         return results_html(f"{self.title()}. {' '.join(self.lines())}", self.results)
 
 
-def evaluation(
+def evaluate(
     collected: Collected, profile: Profile, policy: Policy, unlabelled: Iterable[Verdict] | None = None
 ) -> Evaluation:
     """How verdicts fare on these labelled pictures; costs no query."""

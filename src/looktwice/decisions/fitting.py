@@ -9,14 +9,23 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from looktwice.calibration import crossfit
-from looktwice.calibration.base import Ballot, Calibrator
-from looktwice.calibration.calibrators import dump
-from looktwice.calibration.crossfit import Outcome
-from looktwice.calibration.jury import Jury
-from looktwice.calibration.scales import useless
-from looktwice.calibration.votes import OUTSIDE, Floats, LabelledVotes, Row, Votes, base_tally, check_truths
-from looktwice.classifiers.base import AnswerKind, reading
+from looktwice.calibration import (
+    OUTSIDE,
+    Ballot,
+    Calibrator,
+    Floats,
+    Jury,
+    LabelledVotes,
+    Outcome,
+    Row,
+    Votes,
+    base_tally,
+    check_truths,
+    crossfit,
+    dump,
+    useless,
+)
+from looktwice.classifiers import AnswerKind, reading
 from looktwice.decisions.policy import Policy, agreement_bin
 from looktwice.decisions.profile import (
     DIGEST_DIGITS,
@@ -40,14 +49,11 @@ from looktwice.decisions.sequence import (
     find,
     frontier,
 )
-from looktwice.engine.channel import Channel
-from looktwice.engine.engine import QueryEngine
-from looktwice.engine.query import NO_SCREEN, Cause, Rounds, Screen, Unscored
+from looktwice.engine import NO_SCREEN, Cause, Channel, QueryEngine, Rounds, Screen, Unscored
 from looktwice.errors import DataError, FitError, UnscoredError
 from looktwice.files import join_tags
-from looktwice.images.collection import Picture
-from looktwice.images.image import WorkingSize
-from looktwice.monitoring.familiarity import AnswerKinds, Familiarity
+from looktwice.images import Picture, WorkingSize
+from looktwice.monitoring import AnswerKinds, Familiarity
 from looktwice.views import Panel, classifier_of, renderer
 
 LEAST = 2 * crossfit.FOLDS

@@ -13,11 +13,7 @@ from typing import cast
 
 import numpy as np
 
-from looktwice.calibration.base import Calibrator
-from looktwice.calibration.conformal import draws
-from looktwice.calibration.distribution import Distribution
-from looktwice.calibration.jury import AdaptiveJury, Jury
-from looktwice.calibration.votes import MISSING, Floats, Row, Votes
+from looktwice.calibration import MISSING, AdaptiveJury, Calibrator, Distribution, Floats, Jury, Row, Votes, draws
 from looktwice.decisions.policy import PicturePolicy, Policy, TagPolicy
 from looktwice.decisions.profile import Profile, tag_votes
 from looktwice.decisions.sequence import BASE, Source
@@ -33,10 +29,9 @@ from looktwice.decisions.verdict import (
     TagVerdict,
     Verdict,
 )
-from looktwice.engine.engine import QueryEngine
-from looktwice.engine.query import Cause, OnAnswer, Screen, Unscored
+from looktwice.engine import Cause, OnAnswer, QueryEngine, Screen, Unscored
 from looktwice.errors import ProfileError
-from looktwice.images.collection import Picture
+from looktwice.images import Picture
 from looktwice.views import Panel
 
 

@@ -14,18 +14,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from looktwice.calibration import Gaussian, crossfit, panels
-from looktwice.calibration.base import Ballot
-from looktwice.calibration.logit import folds
-from looktwice.calibration.votes import MISSING, Floats, LabelledVotes, Places, Row, Votes
+from looktwice.calibration import (
+    MISSING,
+    Ballot,
+    Floats,
+    Gaussian,
+    LabelledVotes,
+    Places,
+    Row,
+    Votes,
+    crossfit,
+    folds,
+    panels,
+)
 from looktwice.decisions import fitting
 from looktwice.decisions.fitting import Collected, Learned
 from looktwice.decisions.profile import FrontierPoint, Profile, ProfileClassifier
 from looktwice.decisions.sequence import Choice, Point, candidates, choose, frontier
-from looktwice.engine.engine import QueryEngine
-from looktwice.engine.query import Cause
+from looktwice.engine import Cause, QueryEngine
 from looktwice.errors import UnscoredError, ViewError
-from looktwice.images.collection import Picture
+from looktwice.images import Picture
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
 from looktwice.views import GENERAL, GRIDS, Panel, View, classifier_of

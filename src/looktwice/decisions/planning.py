@@ -9,20 +9,21 @@ from itertools import pairwise
 
 import numpy as np
 
-from looktwice.calibration import risk
-from looktwice.calibration.risk import (
+from looktwice.calibration import (
     ANY,
     NEVER,
     Answers,
+    Bools,
     Claim,
+    Floats,
     broken,
     concerned,
     estimate,
     labels_needed,
     level_of_each,
+    risk,
     thresholds,
 )
-from looktwice.calibration.votes import Bools, Floats
 from looktwice.decisions.policy import DecisionOptions, Policy
 from looktwice.decisions.profile import HeldOut, Profile
 

@@ -10,19 +10,33 @@ from typing import Literal, Self, TypedDict, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration.base import Calibrator
-from looktwice.calibration.conformal import SetKind, SetMaker
-from looktwice.calibration.jury import AdaptiveJury, Jury
-from looktwice.calibration.risk import ANY, NEVER, Answers, Basis, Claim, Thresholds, claims, thresholds
-from looktwice.calibration.tags import TagJury
-from looktwice.calibration.votes import MISSING, Bools, Floats, Row, Votes
+from looktwice.calibration import (
+    ANY,
+    MISSING,
+    NEVER,
+    AdaptiveJury,
+    Answers,
+    Basis,
+    Bools,
+    Calibrator,
+    Claim,
+    Floats,
+    Jury,
+    Row,
+    SetKind,
+    SetMaker,
+    TagJury,
+    Thresholds,
+    Votes,
+    claims,
+    thresholds,
+)
 from looktwice.decisions.profile import Adaptive, HeldOut, Profile
 from looktwice.decisions.verdict import SURE
-from looktwice.engine.query import Rounds, Screen
+from looktwice.engine import Rounds, Screen
 from looktwice.errors import DataError, ProfileError
 from looktwice.files import split_tags
-from looktwice.monitoring.drift import Drift
-from looktwice.monitoring.familiarity import AnswerKinds, Familiarity
+from looktwice.monitoring import AnswerKinds, Drift, Familiarity
 from looktwice.views import Panel
 
 Unfamiliar = Literal["accept", "review", "refuse"]

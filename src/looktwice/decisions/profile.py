@@ -15,19 +15,33 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from looktwice import __version__, files
-from looktwice.calibration import base, calibrators, metrics, panels, risk
-from looktwice.calibration.conformal import AdaptiveSets, Conformal, SetKind, SetMaker
-from looktwice.calibration.crossfit import ONE_QUERY, OWN, Evidence, Outcome
-from looktwice.calibration.distribution import TruthRank
-from looktwice.calibration.jury import AdaptiveJury
-from looktwice.calibration.tags import TagJury, TagVotes
-from looktwice.calibration.votes import Row, Votes
-from looktwice.classifiers.base import AnswerKind, AnyClassifier, Naming, answer_kind, lasting, reading
+from looktwice.calibration import (
+    ONE_QUERY,
+    OWN,
+    AdaptiveJury,
+    AdaptiveSets,
+    Conformal,
+    Evidence,
+    Outcome,
+    Row,
+    SetKind,
+    SetMaker,
+    TagJury,
+    TagVotes,
+    TruthRank,
+    Votes,
+    base,
+    calibrators,
+    metrics,
+    panels,
+    risk,
+)
+from looktwice.classifiers import AnswerKind, AnyClassifier, Naming, answer_kind, lasting, reading
 from looktwice.decisions.sequence import STOPPING, Expected, Point
-from looktwice.engine.query import Scores
+from looktwice.engine import Scores
 from looktwice.errors import DataError, FitError, ProfileError, ViewError
-from looktwice.images.image import shown
-from looktwice.monitoring.familiarity import AnswerKinds, Familiarity
+from looktwice.images import shown
+from looktwice.monitoring import AnswerKinds, Familiarity
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
 from looktwice.views import Panel, classifier_of, renderer

@@ -25,12 +25,26 @@ from typing import Self, TypeVar
 
 import numpy as np
 
-from looktwice.calibration.base import Ballot
-from looktwice.calibration.crossfit import Outcome, check_count, joined, outcome
-from looktwice.calibration.distribution import Distribution
-from looktwice.calibration.jury import Z95, AdaptiveJury, Jury
-from looktwice.calibration.logit import FOLDS, folds
-from looktwice.calibration.votes import MISSING, Bools, Counts, Floats, LabelledVotes, Places, Votes
+from looktwice.calibration import (
+    FOLDS,
+    MISSING,
+    Z95,
+    AdaptiveJury,
+    Ballot,
+    Bools,
+    Counts,
+    Distribution,
+    Floats,
+    Jury,
+    LabelledVotes,
+    Outcome,
+    Places,
+    Votes,
+    check_count,
+    folds,
+    joined,
+    outcome,
+)
 from looktwice.errors import DataError
 
 LEVELS = tuple(np.linspace(0.02, 0.98, 25).tolist())

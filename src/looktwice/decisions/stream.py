@@ -16,10 +16,8 @@ import numpy as np
 from looktwice.decisions.policy import PicturePolicy
 from looktwice.decisions.profile import HeldOut
 from looktwice.decisions.verdict import PictureVerdict, Verdict
-from looktwice.engine.ledger.ledger import Ledger
-from looktwice.engine.ledger.schema import Alarm
-from looktwice.engine.ledger.transaction import Transaction
-from looktwice.monitoring.drift import Drift
+from looktwice.engine import Alarm, Ledger, Transaction
+from looktwice.monitoring import Drift
 
 BINS = 5
 """The number of groups of labelled pictures by confidence, equally large, by which live answers are weighted."""

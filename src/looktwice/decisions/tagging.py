@@ -11,21 +11,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import TypeAdapter
 
-from looktwice.calibration import metrics
-from looktwice.calibration.logit import folds
-from looktwice.calibration.tags import LabelledTagVotes, TagJury
-from looktwice.calibration.votes import Bools, Floats, LabelledVotes, Row, Votes, check_truths
+from looktwice.calibration import (
+    Bools,
+    Floats,
+    LabelledTagVotes,
+    LabelledVotes,
+    Row,
+    TagJury,
+    Votes,
+    check_truths,
+    folds,
+    metrics,
+)
 from looktwice.decisions import fitting
 from looktwice.decisions.fitting import Collected, OnCollected
 from looktwice.decisions.policy import MOST_COUNTED, TagPolicy, tag_bin
 from looktwice.decisions.profile import DIGEST_DIGITS, HeldOut, Profile, ProfileClassifier, tag_votes
-from looktwice.engine.engine import QueryEngine
-from looktwice.engine.query import NO_SCREEN, Screen, Unscored
+from looktwice.engine import NO_SCREEN, QueryEngine, Screen, Unscored
 from looktwice.errors import FitError
 from looktwice.files import join_tags, split_tags
-from looktwice.images.collection import Picture
-from looktwice.images.image import few
-from looktwice.monitoring.familiarity import Familiarity
+from looktwice.images import Picture, few
+from looktwice.monitoring import Familiarity
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
 from looktwice.views import At, Base, Panel, renderer

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from looktwice.calibration import Constant, Gaussian, Jury, Naive, Probit, Transfer, crossfit, metrics
-from looktwice.calibration.calibrators import dump
-from looktwice.calibration.crossfit import Outcome
-from looktwice.classifiers.base import AnyClassifier, names_of, reading
+from looktwice.calibration import Constant, Gaussian, Jury, Naive, Outcome, Probit, Transfer, crossfit, dump, metrics
+from looktwice.classifiers import AnyClassifier, names_of, reading
 from looktwice.decisions import fitting
 from looktwice.decisions.fitting import Collected
 from looktwice.decisions.profile import HeldOut, Profile, Result
 from looktwice.errors import DataError
-from looktwice.transfer.borrow import Pupil, fit_towards
-from looktwice.transfer.noise import Measured
+from looktwice.transfer import Measured, Pupil, fit_towards
 from looktwice.views import renderer
 
 

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, SkipValidation, computed_field
 
-from looktwice.calibration.crossfit import Evidence
-from looktwice.calibration.risk import Basis
-from looktwice.classifiers.base import AnswerKind
-from looktwice.engine.query import Cause, Unscored
+from looktwice.calibration import Basis, Evidence
+from looktwice.classifiers import AnswerKind
+from looktwice.engine import Cause, Unscored
 from looktwice.errors import ViewError
 from looktwice.plots import notebook
 from looktwice.views import parse

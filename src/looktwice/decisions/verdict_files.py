@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from looktwice import files
-from looktwice.classifiers.base import AnswerKind
+from looktwice.classifiers import AnswerKind
 from looktwice.decisions.verdict import AnyVerdict, PictureVerdict, TagVerdict, Verdict
-from looktwice.engine.query import Cause, Unscored
+from looktwice.engine import Cause, Unscored
 from looktwice.errors import DataError, LookTwiceError
-from looktwice.images.collection import Picture, Stamp
-from looktwice.images.image import Image, WorkingSize
+from looktwice.images import Image, Picture, Stamp, WorkingSize
 
 JsonSchema = dict[str, Any]
 FIRST = ("name", "label", "confidence", "low", "high", "yes", "review", "decision", "held")

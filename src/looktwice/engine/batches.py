@@ -18,10 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from looktwice.classifiers.base import Answer, reading
-from looktwice.classifiers.chat.batching import Fate, Line, Sought
-from looktwice.classifiers.chat.model import Asked, ChatClassifier
-from looktwice.classifiers.transport import Reply
+from looktwice.classifiers import Answer, Asked, ChatClassifier, Fate, Line, Reply, Sought, reading
 from looktwice.engine.budget import MICRO
 from looktwice.engine.ledger.claims import Claim, InBatch, OpenBatch, OverBudget, Settled, Wait
 from looktwice.engine.ledger.schema import Outcome

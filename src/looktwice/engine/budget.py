@@ -13,9 +13,7 @@ from operator import add
 from sys import maxsize
 from typing import NamedTuple, Protocol
 
-from looktwice.classifiers.base import Answer, Metered, Tokens
-from looktwice.classifiers.prices import Tariff, tokens_of
-from looktwice.classifiers.registry import Amount
+from looktwice.classifiers import Amount, Answer, Metered, Tariff, Tokens, tokens_of
 from looktwice.errors import BudgetError
 from looktwice.phrasing import AS_DESCRIBED, Phrasing
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from looktwice.classifiers.base import Answer, AnyClassifier, Naming, Prompted, Renamed, answer_kind, names_of
+from looktwice.classifiers import Answer, AnyClassifier, Naming, Prompted, Renamed, answer_kind, names_of
 from looktwice.engine.budget import Meter, Quote
 from looktwice.engine.ledger.ledger import Ledger
 from looktwice.engine.ledger.schema import Entry, again
@@ -16,7 +16,7 @@ from looktwice.engine.limits import Polling
 from looktwice.engine.query import Bought, Cause, Failure, Query
 from looktwice.engine.runner import Runner, Settings
 from looktwice.errors import ChangedError, ClassifierError, ImageError
-from looktwice.images.image import Image
+from looktwice.images import Image
 from looktwice.phrasing import AS_DESCRIBED, Phrasing
 from looktwice.views import render
 

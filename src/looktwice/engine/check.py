@@ -10,13 +10,12 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.classifiers.base import Answer, AnswerKind, size_in_bytes, tags
-from looktwice.classifiers.prices import tokens_of
+from looktwice.classifiers import Answer, AnswerKind, size_in_bytes, tags, tokens_of
 from looktwice.engine.channel import Channel
 from looktwice.engine.ledger.schema import Entry, place
 from looktwice.engine.query import Failure, Unscored
 from looktwice.files import join_tags
-from looktwice.images.image import Image
+from looktwice.images import Image
 
 TIMES = 3
 NAMED = 3

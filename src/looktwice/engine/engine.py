@@ -16,8 +16,8 @@ from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from looktwice.calibration.votes import Row
-from looktwice.classifiers.base import AnyClassifier, Limits, Naming
+from looktwice.calibration import Row
+from looktwice.classifiers import AnyClassifier, Limits, Naming
 from looktwice.engine.budget import Spend
 from looktwice.engine.channel import Canaries, Channel
 from looktwice.engine.estimate import Estimate, estimate
@@ -39,7 +39,7 @@ from looktwice.engine.query import (
 )
 from looktwice.engine.runner import Runner, Settings
 from looktwice.errors import LookTwiceError
-from looktwice.images.collection import Picture
+from looktwice.images import Picture
 from looktwice.views import Panel
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from looktwice.classifiers.base import size_in_bytes
+from looktwice.classifiers import size_in_bytes
 from looktwice.engine.channel import Channel
 from looktwice.engine.picture import OpenPicture, Run
 from looktwice.engine.query import Cause, Unscored
 from looktwice.errors import ImageError
-from looktwice.images.image import Image
+from looktwice.images import Image
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from looktwice.classifiers.base import Answer, AnyClassifier
+from looktwice.classifiers import Answer, AnyClassifier
 from looktwice.errors import ClassifierError, PermanentError, TransientError
 
 PRESSURE = (429, 503)

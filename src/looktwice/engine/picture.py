@@ -8,18 +8,14 @@ from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
-from looktwice.calibration.votes import RankedList, Row
-from looktwice.classifiers.base import NO_LABEL, Answer, merged, tags, why_none
+from looktwice.calibration import RankedList, Row
+from looktwice.classifiers import NO_LABEL, Answer, merged, tags, why_none
 from looktwice.engine.channel import Channel
 from looktwice.engine.ledger.schema import Entry, joined, keys
 from looktwice.engine.query import Cause, Failure, OnAnswer, Query, Rounds, Screen, Unscored, check_words
 from looktwice.errors import ImageError, ViewError
-from looktwice.images.collection import Picture
-from looktwice.images.descriptor import Floats, descriptor
-from looktwice.images.image import Image, WorkingSize
-from looktwice.views import Panel, Question, View, classifier_of, drawn, renderer
-from looktwice.views.families import Again
-from looktwice.views.rendering import LONGEST
+from looktwice.images import Floats, Image, Picture, WorkingSize, descriptor
+from looktwice.views import LONGEST, Again, Panel, Question, View, classifier_of, drawn, renderer
 
 Spent = dict[str, Failure]
 """By the name of a classifier: that its budget does not cover another query."""

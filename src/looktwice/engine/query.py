@@ -9,13 +9,13 @@ from enum import StrEnum
 from operator import add, sub
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from looktwice.calibration.votes import Row
-from looktwice.classifiers.base import Answer, AnyClassifier, Prompted, tags
+from looktwice.calibration import Row
+from looktwice.classifiers import Answer, AnyClassifier, Prompted, tags
 from looktwice.engine.budget import Quote
 from looktwice.engine.ledger.schema import Entry
 from looktwice.errors import BudgetError, ClassifierError, ImageError, LookTwiceError, PermanentError, ViewError
 from looktwice.files import join_tags
-from looktwice.images.descriptor import Floats
+from looktwice.images import Floats
 from looktwice.phrasing import AS_DESCRIBED
 from looktwice.views import Question, View
 

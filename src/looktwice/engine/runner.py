@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from looktwice.classifiers.base import Answer, AnyClassifier, Limits, Rereadable, reading
+from looktwice.classifiers import Answer, AnyClassifier, Limits, Rereadable, reading
 from looktwice.engine.budget import MICRO, TYPICAL_SIZE, Bill, Budget, FlatMeter, Meter, Spend
 from looktwice.engine.ledger.claims import Account, Claim, InBatch, OverBudget, Settled, Stored, Wait
 from looktwice.engine.ledger.ledger import Ledger

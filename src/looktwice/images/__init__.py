@@ -1,1 +1,33 @@
 """Files → images: decoding bytes that nobody vouches for, and finding pictures with their truths."""
+
+from looktwice.images.collection import (
+    ENDINGS,
+    Picture,
+    PictureLike,
+    PicturesLike,
+    Stamp,
+    find,
+    has_truths,
+    labelled,
+    many,
+    one,
+    with_truths,
+)
+from looktwice.images.datasets import open_all_labelled
+from looktwice.images.decode import decode, is_video, load
+from looktwice.images.descriptor import NAMES, PLACES, Floats, descriptor
+from looktwice.images.image import (
+    MAX_PIXELS,
+    PHOTO,
+    SMALL,
+    Image,
+    WorkingSize,
+    data_url,
+    encode_jpeg,
+    encode_png,
+    few,
+    shown,
+    shrunk,
+)
+from looktwice.images.truths import FILE_COLUMNS, read_header, read_truths
+from looktwice.images.video import FRAMES, frames, is_video_file

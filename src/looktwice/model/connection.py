@@ -9,25 +9,39 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from looktwice.classifiers import registry, trust
-from looktwice.classifiers.base import NO_LABEL, AnswerKind, answer_kind
-from looktwice.classifiers.registry import Connected, Described, Source, describe, read_renames, resolve
-from looktwice.decisions.label_map import LabelMap, propose
-from looktwice.decisions.profile import Profile
-from looktwice.engine import check
-from looktwice.engine.budget import TYPICAL_SIZE, Money
-from looktwice.engine.check import Checkup
-from looktwice.engine.engine import QueryEngine
-from looktwice.engine.ledger import maintenance
+from looktwice.classifiers import (
+    NO_LABEL,
+    AnswerKind,
+    Connected,
+    Described,
+    Source,
+    answer_kind,
+    describe,
+    read_renames,
+    registry,
+    resolve,
+    trust,
+)
+from looktwice.decisions import LabelMap, Profile, propose
+from looktwice.engine import (
+    MEMORY,
+    OFF,
+    POSTGRES,
+    TYPICAL_SIZE,
+    Checkup,
+    Money,
+    OnAnswer,
+    Progress,
+    QueryEngine,
+    check,
+    maintenance,
+)
 from looktwice.engine.ledger.maintenance import DayCost
-from looktwice.engine.ledger.places import MEMORY, OFF, POSTGRES
-from looktwice.engine.query import OnAnswer, Progress
 from looktwice.errors import LookTwiceError
-from looktwice.images.collection import PictureLike, one
-from looktwice.images.image import Image
+from looktwice.images import Image, PictureLike, one
 from looktwice.model.options import AskOptions, in_order, ledger_name, ledger_place, open_engine
 from looktwice.project import FILE, Project
-from looktwice.views.base import CLASSIFIER_NAME
+from looktwice.views import CLASSIFIER_NAME
 
 ShowProgress = bool | Callable[[Progress], None]
 Classifiers = Source | Sequence[Source]

@@ -12,35 +12,56 @@ from typing import Self, Unpack, cast
 
 import numpy as np
 
-from looktwice.calibration import calibrators, metrics, paper, powered
-from looktwice.calibration.base import Calibrator
-from looktwice.calibration.jury import Jury
-from looktwice.classifiers import trust
-from looktwice.classifiers.base import AnswerKind, Pixels
-from looktwice.decisions import evaluation, fitting, judging, pilot, planning, tagging, transferring
-from looktwice.decisions.evaluation import Evaluation, VerdictsLike
-from looktwice.decisions.fitting import Collected, OnCollected
-from looktwice.decisions.judging import Judging
-from looktwice.decisions.pilot import FitResult, Frontier, Plan, Selection
-from looktwice.decisions.policy import DecisionKeywords, DecisionOptions, Policy, TagPolicy
-from looktwice.decisions.profile import Profile, ProfileClassifier
-from looktwice.decisions.stream import Monitor
-from looktwice.decisions.transferring import Transferred
-from looktwice.decisions.verdict import Verdict
-from looktwice.engine.estimate import Estimate
-from looktwice.engine.ledger.transaction import Transaction
-from looktwice.engine.query import Cause, OnAnswer, Unscored, askable
+from looktwice.calibration import Calibrator, Jury, calibrators, metrics, paper, powered
+from looktwice.classifiers import AnswerKind, Pixels, trust
+from looktwice.decisions import (
+    Collected,
+    DecisionKeywords,
+    DecisionOptions,
+    Evaluation,
+    FitResult,
+    Frontier,
+    Judging,
+    Monitor,
+    OnCollected,
+    Plan,
+    Policy,
+    Profile,
+    ProfileClassifier,
+    Selection,
+    TagPolicy,
+    Transferred,
+    Verdict,
+    VerdictsLike,
+    evaluation,
+    fitting,
+    judging,
+    pilot,
+    planning,
+    tagging,
+    transferring,
+)
+from looktwice.engine import Cause, Estimate, OnAnswer, Transaction, Unscored, askable
 from looktwice.errors import DataError, FitError, ProfileError
-from looktwice.images import datasets, video
-from looktwice.images.collection import Picture, PictureLike, PicturesLike, has_truths, many, one, with_truths
-from looktwice.images.descriptor import Floats, descriptor
+from looktwice.images import (
+    Floats,
+    Picture,
+    PictureLike,
+    PicturesLike,
+    datasets,
+    descriptor,
+    has_truths,
+    many,
+    one,
+    video,
+    with_truths,
+)
 from looktwice.model.connection import Classifiers, Connection, ShowProgress, of_profile
 from looktwice.model.options import AskKeywords, AskOptions
 from looktwice.plots import figures
 from looktwice.project import Project
-from looktwice.transfer.noise import NoiseFile
-from looktwice.views import GENERAL, PROMPTED, At, Base, Panel, questions, render
-from looktwice.views.panels import panel_of
+from looktwice.transfer import NoiseFile
+from looktwice.views import GENERAL, PROMPTED, At, Base, Panel, panel_of, questions, render
 
 NO_VIEWS = Panel(())
 DEFAULTS = DecisionOptions()
@@ -511,7 +532,7 @@ class AsyncModel(Connection):
             powered.check(len(found), len(others))
         async with self._showing(len(found)) as engine:
             collected = await fitting.collect_for(engine, found, self.fitted(), policy)
-        return evaluation.evaluation(collected, self.fitted(), policy, others)
+        return evaluation.evaluate(collected, self.fitted(), policy, others)
 
     def _one_label(self, pictures: PicturesLike, labels: Sequence[object] | None) -> Sequence[Picture]:
         """Pictures with one label each, for what can be learned about those alone."""

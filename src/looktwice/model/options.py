@@ -9,18 +9,29 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Self, TypedDict, TypeVar, get_args
 
-from looktwice.classifiers.base import AnyClassifier, Limits, Metered
-from looktwice.classifiers.prices import read_table
-from looktwice.classifiers.registry import Connected
-from looktwice.engine.budget import TYPICAL_SIZE, Budget, Meter, Money, Spend, TokenMeter, micros, total
-from looktwice.engine.channel import Channel
-from looktwice.engine.engine import QueryEngine
-from looktwice.engine.ledger.places import OFF, POSTGRES, close_ledger, open_ledger
-from looktwice.engine.limits import Polling, RetryPolicy
-from looktwice.engine.query import Scores
-from looktwice.engine.runner import Settings
+from looktwice.classifiers import AnyClassifier, Connected, Limits, Metered, read_table
+from looktwice.engine import (
+    OFF,
+    POSTGRES,
+    TYPICAL_SIZE,
+    Budget,
+    Channel,
+    Meter,
+    Money,
+    Polling,
+    QueryEngine,
+    RetryPolicy,
+    Scores,
+    Settings,
+    Spend,
+    TokenMeter,
+    close_ledger,
+    micros,
+    open_ledger,
+    total,
+)
 from looktwice.errors import BudgetError, LookTwiceError
-from looktwice.images.image import WorkingSize
+from looktwice.images import WorkingSize
 from looktwice.project import Project
 
 T = TypeVar("T")

@@ -9,8 +9,7 @@ from typing import Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from looktwice.calibration.risk import check_share
-from looktwice.calibration.votes import Counts, Floats
+from looktwice.calibration import Counts, Floats, check_share
 from looktwice.errors import DataError
 
 CUTS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95)

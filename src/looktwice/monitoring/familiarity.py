@@ -18,9 +18,8 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from looktwice.calibration.votes import MISSING, Counts, Floats, Votes, base_tally
-from looktwice.images.descriptor import NAMES, PLACES
-from looktwice.images.image import WorkingSize
+from looktwice.calibration import MISSING, Counts, Floats, Votes, base_tally
+from looktwice.images import NAMES, PLACES, WorkingSize
 from looktwice.monitoring.drift import Drift
 
 LEAST = 20

@@ -10,7 +10,7 @@
 """
 
 from looktwice.plots.curves import reliability, risk_coverage
-from looktwice.plots.figures import Line, bars_svg, lines_svg
+from looktwice.plots.figures import Line, bars_svg, lines_svg, upward
 from looktwice.plots.notebook import Drawing
 
 __all__ = ["Drawing", "Line", "bars_svg", "lines_svg", "reliability", "risk_coverage"]

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from looktwice.calibration import metrics
-from looktwice.calibration.metrics import BINS, Bools, Floats
+from looktwice.calibration import BINS, Bools, Floats, metrics
 from looktwice.plots.figures import Line, lines_svg
 from looktwice.plots.notebook import Drawing
 

@@ -15,7 +15,7 @@ from html import escape
 
 import numpy as np
 
-from looktwice.calibration.metrics import Floats, Reliability, RiskCoverage
+from looktwice.calibration import Floats, Reliability, RiskCoverage
 from looktwice.errors import DataError
 
 _WIDTH, _EDGE, _LEFT, _RIGHT = 400.0, 4.0, 52.0, 380.0

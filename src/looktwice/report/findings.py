@@ -8,20 +8,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from looktwice.calibration import crossfit, metrics, risk
-from looktwice.calibration.base import Calibrator
-from looktwice.calibration.conformal import draws
-from looktwice.calibration.crossfit import Outcome
-from looktwice.calibration.jury import AdaptiveJury, Jury
-from looktwice.calibration.logit import folds
-from looktwice.calibration.paper import Naive
-from looktwice.calibration.risk import Answers, Claim, Estimate, estimate
-from looktwice.calibration.shares import Constant
-from looktwice.calibration.votes import MISSING, Floats, LabelledVotes, Votes, base_tally
-from looktwice.decisions import planning
-from looktwice.decisions.evaluation import LEAST_IN_BIN, BinCoverage, bin_coverage
-from looktwice.decisions.policy import Policy
-from looktwice.decisions.profile import HeldOut, Profile
+from looktwice.calibration import (
+    MISSING,
+    AdaptiveJury,
+    Answers,
+    Calibrator,
+    Claim,
+    Constant,
+    Estimate,
+    Floats,
+    Jury,
+    LabelledVotes,
+    Naive,
+    Outcome,
+    Votes,
+    base_tally,
+    crossfit,
+    draws,
+    estimate,
+    folds,
+    metrics,
+    risk,
+)
+from looktwice.decisions import LEAST_IN_BIN, BinCoverage, HeldOut, Policy, Profile, bin_coverage, planning
 from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.report.inputs import Evidence, Judged
 

@@ -12,13 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration.base import Calibrator
-from looktwice.calibration.jury import AdaptiveJury, Jury
-from looktwice.calibration.votes import MISSING, Codes, Votes
-from looktwice.decisions.policy import Policy
+from looktwice.calibration import MISSING, AdaptiveJury, Calibrator, Codes, Jury, Votes
+from looktwice.decisions import Policy
 from looktwice.errors import DataError, ImageError
-from looktwice.images.collection import Picture, find
-from looktwice.images.image import PHOTO, SMALL, Image, data_url, shrunk
+from looktwice.images import PHOTO, SMALL, Image, Picture, data_url, find, shrunk
 from looktwice.report.inputs import Judged
 from looktwice.views import Panel, View, questions, render
 

@@ -8,22 +8,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration import crossfit
-from looktwice.calibration.crossfit import Outcome
-from looktwice.calibration.jury import Jury
-from looktwice.calibration.paper import Naive
-from looktwice.calibration.shares import Constant
-from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
-from looktwice.decisions.evaluation import baselines
-from looktwice.decisions.planning import MAX_ERROR
-from looktwice.decisions.policy import Policy, TagPolicy
-from looktwice.decisions.profile import Profile, Result
-from looktwice.decisions.tagging import labelled_tags
+from looktwice.calibration import Codes, Constant, Floats, Jury, LabelledVotes, Naive, Outcome, Votes, crossfit
+from looktwice.decisions import MAX_ERROR, Policy, Profile, Result, TagPolicy, baselines, labelled_tags
 from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.errors import DataError
-from looktwice.images.collection import Picture
-from looktwice.transfer.borrow import Pupil
-from looktwice.transfer.noise import NoiseFile
+from looktwice.images import Picture
+from looktwice.transfer import NoiseFile, Pupil
 from looktwice.views import Panel
 
 Bools = NDArray[np.bool_]

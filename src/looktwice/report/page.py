@@ -19,17 +19,14 @@ from markupsafe import Markup
 
 from looktwice import __version__, files
 from looktwice.calibration import metrics
-from looktwice.decisions import tagging
-from looktwice.decisions.policy import DecisionOptions, TagPolicy
-from looktwice.decisions.profile import Profile
+from looktwice.decisions import DecisionOptions, Profile, TagPolicy, tagging
 from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.errors import DataError
-from looktwice.plots import figures
-from looktwice.plots.figures import Line, upward
+from looktwice.plots import Line, figures, upward
 from looktwice.report import findings, gallery
 from looktwice.report.findings import Guarantee
 from looktwice.report.inputs import Judged, ReportInputs, judge, tag_evidence, weigh
-from looktwice.transfer.noise import drawn
+from looktwice.transfer import drawn
 
 FIGURES = {
     "accuracy": ("Accuracy", "↑", "how often the answer is right"),

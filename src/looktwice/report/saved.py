@@ -6,17 +6,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from looktwice.calibration import storage
-from looktwice.calibration.votes import Floats, LabelledVotes, Votes
-from looktwice.decisions.profile import Profile
-from looktwice.engine.budget import Money, micros
-from looktwice.engine.ledger import maintenance
+from looktwice.calibration import Floats, LabelledVotes, Votes, storage
+from looktwice.decisions import Profile
+from looktwice.engine import Money, maintenance, micros
 from looktwice.errors import DataError, ImageError
-from looktwice.images import datasets
-from looktwice.images.collection import Picture, find
-from looktwice.images.descriptor import descriptor
+from looktwice.images import Picture, datasets, descriptor, find
 from looktwice.report.inputs import ReportInputs
-from looktwice.transfer.noise import NoiseFile
+from looktwice.transfer import NoiseFile
 
 
 def saved_inputs(

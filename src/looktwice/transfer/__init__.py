@@ -1,1 +1,4 @@
 """Transfer from an open model to a black-box classifier."""
+
+from looktwice.transfer.borrow import Pupil, fit_towards
+from looktwice.transfer.noise import Measured, NoiseFile, drawn, measure

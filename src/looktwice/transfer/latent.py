@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration.paper import PAPER_A, Cumulative
+from looktwice.calibration import PAPER_A, Cumulative
 from looktwice.errors import DataError
 
 Floats = NDArray[np.float64]

@@ -16,12 +16,11 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from looktwice import __version__, files
-from looktwice.calibration.paper import Cumulative, Gaussian, Transfer
-from looktwice.engine.query import Cause, Unscored
+from looktwice.calibration import Cumulative, Gaussian, Transfer
+from looktwice.engine import Cause, Unscored
 from looktwice.errors import DataError, ImageError, ViewError
-from looktwice.images.collection import Picture
-from looktwice.images.image import Image, shown
-from looktwice.plots.figures import Line, lines_svg
+from looktwice.images import Image, Picture, shown
+from looktwice.plots import Line, lines_svg
 from looktwice.transfer.latent import Cumulatives, Margins, Noise, Reading, describe, read
 from looktwice.transfer.onnx_features import OpenModel, open_onnx
 from looktwice.views import RENDERER, Panel, View, base_question, parse, questions, render

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.classifiers.base import Pixels
+from looktwice.classifiers import Pixels, connect, read_toml
 from looktwice.classifiers.onnx import OnnxClassifier
-from looktwice.classifiers.registry import connect, read_toml
 from looktwice.errors import MissingExtra, PermanentError
-from looktwice.images.image import WorkingSize
+from looktwice.images import WorkingSize
 from looktwice.transfer.latent import Floats, Head
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from looktwice.classifiers.base import Pixels, fingerprint
-from looktwice.classifiers.preprocessing import Preprocessing
+from looktwice.classifiers import Pixels, Preprocessing, fingerprint
 from looktwice.errors import MissingExtra, PermanentError
 from looktwice.transfer.latent import Floats, Head
 from looktwice.transfer.onnx_features import TOGETHER, TOLERANCE, Tensor

@@ -1,6 +1,6 @@
 """Ways to look again at a picture: the families, panels of them, the questions they make, and their pixels."""
 
-from looktwice.views.base import REGISTERED, Between, Floats, Pixels, Question, View, Worded, register
+from looktwice.views.base import CLASSIFIER_NAME, REGISTERED, Between, Floats, Pixels, Question, View, Worded, register
 from looktwice.views.families import (
     Affine,
     Again,
@@ -34,10 +34,12 @@ from looktwice.views.panels import (
     SEVERITY,
     Panel,
     base_question,
+    panel_of,
     parse,
     questions,
 )
 from looktwice.views.rendering import (
+    LONGEST,
     RENDERER,
     Border,
     Interpolation,

@@ -12,7 +12,7 @@ from itertools import groupby, product
 from typing import TYPE_CHECKING
 
 from looktwice.errors import ViewError
-from looktwice.images.image import Image
+from looktwice.images import Image
 from looktwice.views.base import REGISTERED, Between, Question, View, arguments, short
 from looktwice.views.families import Affine, Again, Chain, Elastic, Gaussian, Rotation
 from looktwice.views.sources import At, Base, drawn, repeats

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.errors import ViewError
-from looktwice.images.image import Image
+from looktwice.images import Image
 from looktwice.views.base import Floats, Pixels, Question, View, Worded, name_of
 from looktwice.views.draws import uniforms
 

@@ -45,7 +45,7 @@ from looktwice.classifiers.registry import described, folder_of, read_labels
 from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.transport import HttpSettings, Reply, Transport
 from looktwice.errors import PermanentError
-from looktwice.images.image import WorkingSize
+from looktwice.images import WorkingSize
 from looktwice.phrasing import AS_DESCRIBED, Phrasing
 
 PICTURE, KIND = "\0", "\1"

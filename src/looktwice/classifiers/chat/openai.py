@@ -27,7 +27,7 @@ from looktwice.classifiers.chat.model import (
     of_query,
 )
 from looktwice.errors import PermanentError
-from looktwice.images.image import WorkingSize
+from looktwice.images import WorkingSize
 
 OPENAI = "https://api.openai.com/v1"
 MOST_VALUES, MANY_VALUES, MOST_CHARACTERS = 1000, 250, 15_000

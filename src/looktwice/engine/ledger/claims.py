@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from looktwice.classifiers.base import Answer
+from looktwice.classifiers import Answer
 from looktwice.engine.budget import Bill, Budget, Spend
 from looktwice.engine.ledger.schema import Entry, Outcome
 from looktwice.errors import LedgerError

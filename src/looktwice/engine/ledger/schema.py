@@ -20,7 +20,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 from zlib import crc32
 
-from looktwice.classifiers.base import Answer
+from looktwice.classifiers import Answer
 
 VERSION = 1
 

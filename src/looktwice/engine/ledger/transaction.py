@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import isfinite
 
-from looktwice.classifiers.base import Answer
+from looktwice.classifiers import Answer
 from looktwice.engine.budget import Budget, Spend
 from looktwice.engine.ledger import schema
 from looktwice.engine.ledger.claims import (
