@@ -1,4 +1,4 @@
-"""Votes from labels of other tools, in lists or arrays."""
+"""Convert labels from other tools, in lists or arrays, to votes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Objects = NDArray[np.object_]
 
 
 def collect(base: Labels, views: LabelTable, vocabulary: Labels | None, details: Details) -> Votes:
-    """The votes that `Votes.from_labels` describes, without truths."""
+    """Build the votes that `Votes.from_labels` documents, without truths."""
     own, others, words = _objects(base), _objects(views), _objects(() if vocabulary is None else vocabulary)
     if own.ndim != 1 or others.ndim != 2 or len(own) != len(others) or words.ndim != 1:
         shapes = f"base has shape {own.shape}, views have {others.shape}, the vocabulary has {words.shape}"
@@ -54,7 +54,7 @@ def collect(base: Labels, views: LabelTable, vocabulary: Labels | None, details:
 
 
 def labelled(votes: Votes, truths: Labels) -> LabelledVotes:
-    """The same votes with truths; classes that only truths name count as classes too."""
+    """Add truths to votes; classes that appear only among the truths are counted as classes."""
     given = _objects(truths)
     if given.shape != (len(votes),):
         raise DataError(
@@ -66,7 +66,8 @@ def labelled(votes: Votes, truths: Labels) -> LabelledVotes:
 
 
 def _ranked(labels: Objects, details: Details) -> list[tuple[RankedList, ...]]:
-    """The ranked lists of answers (n, 1 + S): as given, or of the one label and its score; none without either."""
+    """The ranked lists of answers (n, 1 + S): the given lists, or lists of one label and its score; None without
+    either."""
     if "lists" in details:
         lists = details["lists"]
         if "scores" in details:
@@ -95,7 +96,7 @@ def _ranked(labels: Objects, details: Details) -> list[tuple[RankedList, ...]]:
 
 
 def _objects(labels: Labels | LabelTable) -> Objects:
-    """The labels as Python's own texts and numbers, None where they are masked."""
+    """Convert labels to Python strings and numbers, with None for masked entries."""
     try:
         return np.array(labels.tolist() if isinstance(labels, np.ma.MaskedArray) else labels, dtype=object)
     except ValueError:
@@ -105,7 +106,7 @@ def _objects(labels: Labels | LabelTable) -> Objects:
 
 
 def _texts(what: str, *arrays: Objects) -> list[Objects]:
-    """Labels as texts, None where there is none; before, all of them were texts or all whole numbers."""
+    """Convert labels to strings, None if missing; all must be strings, or all integers."""
     kinds = {type(label) for array in arrays for label in array.flat} - {type(None)}
     numbers = all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds)
     if not numbers and not all(issubclass(kind, str) for kind in kinds):
@@ -122,7 +123,7 @@ def _texts(what: str, *arrays: Objects) -> list[Objects]:
 
 
 def _complete(what: str, texts: Objects) -> list[str]:
-    """The texts of one column, in which none may lack."""
+    """The labels of one column, which must be complete."""
     column = texts.tolist()
     if None in column:
         raise DataError(

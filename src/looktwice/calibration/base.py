@@ -1,4 +1,4 @@
-"""The interface of calibrators: votes → probability. `fit` returns the same calibrator with its figures."""
+"""The interface of calibrators: votes → probability. `fit` returns a fitted copy."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Tally, Vot
 from looktwice.errors import FitError
 
 Ballot = Literal["base", "vote"]
-"""Whose label is believed: the picture's own answer, or the one that most views give."""
+"""Which label the confidence is about: the base answer, or the most frequent answer."""
 
 TALLIES = {"base": base_tally, "vote": vote_tally}
 
 
 class Calibrator(Protocol):
-    """One way to turn votes into a probability."""
+    """A method that turns votes into a probability."""
 
     name: ClassVar[str]
 
     def fit(self, labelled: LabelledVotes) -> Self:
-        """The same calibrator, learned from pictures whose truth is known."""
+        """Return a copy fitted on labelled pictures."""
 
     def predict(self, votes: Votes) -> Codes:
-        """(n,): the label that is believed."""
+        """(n,): the predicted label."""
 
     def confidence(self, votes: Votes) -> Floats:
-        """(n,): the probability that this label is right, in [0, 1]."""
+        """(n,): the probability that the predicted label is right, in [0, 1]."""
 
     def interval(self, votes: Votes) -> tuple[Floats, Floats]:
-        """(n,) twice: 95 % interval of the confidence that many more such views would give."""
+        """(n,) twice: the 95 % interval of the confidence in the limit of many more such views."""
 
     def distribution(self, votes: Votes) -> Distribution:
         """The probability of every label."""
@@ -43,7 +43,7 @@ class Calibrator(Protocol):
 
 @dataclass(frozen=True)
 class ShareCalibrator(ABC):
-    """A calibrator that looks at one number a picture: the share of views that agree. It has `learn` and `curve`."""
+    """A calibrator of a single feature, the share of views that agree. Subclasses define `learn` and `curve`."""
 
     name: ClassVar[str]
     ballot: Ballot = field(default="base", kw_only=True)
@@ -74,11 +74,11 @@ class ShareCalibrator(ABC):
 
     @abstractmethod
     def learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
-        """The same calibrator, learned from the share of views that agree and whether the answer was right, (n,)."""
+        """Return a copy fitted on the share of views that agree and on whether the answer was right, (n,) each."""
 
     @abstractmethod
     def curve(self, share: Floats) -> Floats:
-        """The confidence where this share of the views agrees."""
+        """The confidence at a given share of agreeing views."""
 
 
 def fitted(value: float | None, calibrator: ShareCalibrator) -> float:

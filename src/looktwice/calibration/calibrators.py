@@ -1,4 +1,4 @@
-"""Every calibrator by its name, and as plain JSON.
+"""The registry of calibrators by name, and their JSON form.
 
 Others join by `register`, or from an installed package by an entry point of the group `looktwice.calibrators`.
 """
@@ -22,7 +22,7 @@ from looktwice.images import shown
 FAMILIES: dict[str, type[Calibrator]] = {
     family.name: family for family in (Naive, Constant, Gaussian, Transfer, Probit, Beta, Isotonic, Jury, AdaptiveJury)
 }
-"""Every calibrator that is known by its name."""
+"""All registered calibrators by name."""
 GROUP = "looktwice.calibrators"
 METHODS = ("fit", "predict", "confidence", "interval", "distribution")
 _OURS = frozenset(FAMILIES)
@@ -31,9 +31,9 @@ Family = TypeVar("Family", bound=Calibrator)
 
 
 def register(family: type[Family]) -> type[Family]:
-    """Make a calibrator known by its `name`, so that profiles with it can be loaded; a decorator of its class.
+    """Class decorator: register a calibrator under its `name`, so that profiles with it can be loaded.
 
-    The class is a dataclass, whose fields are what a profile keeps.
+    The class is a dataclass whose fields are stored in the profile.
     """
     name = getattr(family, "name", None)
     missing = [method for method in METHODS if not hasattr(family, method)]
@@ -50,7 +50,7 @@ def register(family: type[Family]) -> type[Family]:
 
 
 def find(name: str, error: type[LookTwiceError]) -> type[Calibrator]:
-    """The calibrator of this name, of looktwice or of an installed package; otherwise the error is raised."""
+    """The calibrator with this name, from looktwice or an installed package; raises `error` if there is none."""
     if name in FAMILIES:
         return FAMILIES[name]
     points = {point.name: point for point in entry_points(group=GROUP)}
@@ -76,7 +76,7 @@ def find(name: str, error: type[LookTwiceError]) -> type[Calibrator]:
 
 
 def named(calibrator: Calibrator | str) -> Calibrator:
-    """The calibrator of a name, with its usual settings; a calibrator as it is, if a profile with it can be loaded."""
+    """Look up a calibrator by name with default settings; an instance is returned unchanged if it is registered."""
     if isinstance(calibrator, str):
         return find(calibrator, FitError)()
     if FAMILIES.get(calibrator.name) is not type(calibrator):
@@ -89,14 +89,14 @@ def named(calibrator: Calibrator | str) -> Calibrator:
 
 
 def dump(calibrator: Calibrator) -> dict[str, object]:
-    """The calibrator as plain JSON values; `restore` makes it again."""
+    """Serialise a calibrator to plain JSON values; `restore` is the inverse."""
     from pydantic import TypeAdapter
 
     return {"family": calibrator.name, **TypeAdapter(type(calibrator)).dump_python(calibrator, mode="json")}
 
 
 def restore(fields: dict[str, object]) -> Calibrator:
-    """The calibrator that `dump` wrote; a DataError says what is wrong with the values."""
+    """Load a calibrator from the values of `dump`; raises a DataError if they are invalid."""
     from pydantic import TypeAdapter, ValidationError
 
     family = find(str(fields.get("family")), DataError)

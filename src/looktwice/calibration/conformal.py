@@ -1,9 +1,8 @@
 """Prediction sets with a stated coverage (conformal prediction).
 
-The sets are learned from each labelled picture's probabilities under a calibrator that had not seen it. On pictures
-that took no part in fitting this is split conformal prediction, whose coverage is at least what is stated; on the
-held-out folds of cross-validation it is cross-conformal prediction, for which less is proved and which in practice
-covers about what is stated.
+The sets are learned from held-out probabilities of labelled pictures. On pictures that were not used for fitting this
+is split conformal prediction, which guarantees the stated coverage; on the folds of cross-validation it is
+cross-conformal prediction, whose proven bound is weaker and whose coverage in practice is close to the stated one.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ SetKind = Literal["aps", "raps", "aps-deterministic", "lac"]
 """How the labels of a set are chosen: adaptive prediction sets (APS) with and without a random last label, regularised
 ones (RAPS), or all labels above one threshold (LAC)."""
 PENALTY, FREE = 0.05, 2
-"""What each further label of a regularised set counts as probability, and how many labels cost nothing."""
+"""RAPS: the penalty of each further label, in units of probability, and the number of labels without one."""
 
 
 def draws(votes: Votes) -> Floats:
     """(n,): a uniform draw from [0, 1) for each picture, a function of its pixels.
 
-    It comes from the digest, or from the name where that is not known.
+    It is derived from the digest, or from the name if the digest is unknown.
     """
     texts = [digest or name for digest, name in zip(votes.digests or votes.names, votes.names, strict=True)]
     hashes = (hashlib.sha256(f"prediction set {text}".encode()).digest() for text in texts)
@@ -40,59 +39,60 @@ class SetMaker(Protocol):
     """A rule that makes prediction sets."""
 
     def sets(self, distribution: Distribution, draws: Floats) -> Sets:
-        """The labels that each picture may have; `draws` (n,) are uniform in [0, 1), one a picture."""
+        """The prediction set of each picture; `draws` (n,) are uniform in [0, 1)."""
 
 
 @dataclass(frozen=True)
 class Conformal:
-    """All options above one probability; "something else" may be in a set, as one option.
+    """LAC: all options above one probability; "something else" counts as one option.
 
-    Such sets are the smallest on average, at the expense of doubtful pictures: theirs hold the truth less often.
+    These sets are the smallest on average, but cover doubtful pictures less often.
     """
 
     least: float
-    """The least probability of an option in a set; 0 lets all in."""
+    """The lowest probability of an option in a set; 0 includes all."""
 
     @classmethod
     def learn(cls, distribution: Distribution, truths: Codes, coverage: float = 0.9) -> Self:
-        """From labelled pictures that the calibrator has not seen; `coverage` in (0, 1)."""
+        """Fit on held-out distributions and truths; `coverage` is in (0, 1)."""
         return cls.of(true_label_probability(distribution, truths), coverage)
 
     @classmethod
     def of(cls, true_probability: Floats, coverage: float = 0.9) -> Self:
-        """The same from what `true_label_probability` gave for each labelled picture."""
+        """Fit on the result of `true_label_probability`."""
         return cls(-_quantile(-true_probability, coverage, 0.0))
 
     def sets(self, distribution: Distribution, draws: Floats | None = None) -> Sets:
-        """The labels of each picture that are probable enough, and the most probable one in any case."""
+        """Include the labels above the threshold, and always the most probable one."""
         likely = (distribution.named >= self.least) & (distribution.labels != MISSING)
         return Sets.of(distribution, likely, distribution.rest() >= self.least)
 
 
 @dataclass(frozen=True)
 class AdaptiveSets:
-    """The most probable labels that together reach a probability: few for clear pictures, more for doubtful ones.
+    """The most probable labels whose probabilities sum to a threshold: few for clear pictures, more for doubtful ones.
 
     Adaptive prediction sets (APS, Romano et al. 2020), or regularised ones (RAPS, Angelopoulos et al. 2021) with a
-    penalty. "Something else" comes last, as one option with all that is left. The last label that fits in part is let
-    in with that part as its chance, if sets are randomised; the most probable label is always in.
+    penalty. "Something else" comes last, as one option with the remaining mass. In randomised sets, the label that
+    crosses the threshold is included with the probability of the part below it. The most probable label is always
+    included.
     """
 
     most: float
-    """The probability that the labels of a set may reach together, infinite to let all in."""
+    """The largest cumulative probability of a set; infinity includes all labels."""
     penalty: float = 0.0
-    """What each label beyond the first FREE ones counts as probability, in addition to its own."""
+    """RAPS: the penalty added to the cumulative probability for each label beyond the first FREE."""
     randomised: bool = True
 
     @classmethod
     def learn(cls, kind: SetKind, place: TruthRank, coverage: float = 0.9) -> Self:
-        """From the ranks of the truths of labelled pictures that the calibrator has not seen; `coverage` in (0, 1)."""
+        """Fit on the ranks of the truths of held-out pictures; `coverage` is in (0, 1)."""
         maker = cls(np.inf, PENALTY if kind == "raps" else 0.0, kind != "aps-deterministic")
         even = np.random.default_rng(0).random(len(place.own))
         return cls(_quantile(maker._scores(place, even), coverage, np.inf), maker.penalty, maker.randomised)
 
     def sets(self, distribution: Distribution, draws: Floats) -> Sets:
-        """The labels of each picture, the most probable first, until they reach enough."""
+        """Add labels in order of probability until the threshold is reached."""
         named, rest = distribution.labels != MISSING, distribution.rest()
         order = np.argsort(np.where(named, -distribution.named, 1.0), axis=1, kind="stable")
         own = np.take_along_axis(distribution.named, order, axis=1)
@@ -108,7 +108,7 @@ class AdaptiveSets:
 
 
 def _quantile(scores: Floats, coverage: float, otherwise: float) -> float:
-    """The ⌈(n + 1)·coverage⌉-th least score: of n + 1 pictures in any order, that often the new one has no more."""
+    """The conformal quantile: the ⌈(n + 1)·coverage⌉-th smallest score."""
     check_share("coverage", coverage)
     place = math.ceil((len(scores) + 1) * coverage - 1e-9)
     return float(np.sort(scores)[place - 1]) if place <= len(scores) else otherwise
@@ -116,33 +116,33 @@ def _quantile(scores: Floats, coverage: float, otherwise: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Sets:
-    """The labels that each picture may have."""
+    """Prediction sets of n pictures."""
 
     labels: Codes
     """(n, m): MISSING where a label is not in the set."""
     other: Bools
-    """(n,): whether it may be a label that nobody named."""
+    """(n,): whether the set includes labels that were not returned."""
     unnamed: Counts
-    """(n,): the number of classes that would be."""
+    """(n,): the number of classes not returned."""
 
     @classmethod
     def of(cls, distribution: Distribution, likely: Bools, other: Bools) -> Self:
-        """The likely labels of each picture and the most probable one, and something else where there is anything."""
+        """Build the sets from included labels and the most probable one, with "something else" if classes remain."""
         top = distribution.labels == distribution.top()[:, None]
         unnamed = distribution.classes - (distribution.labels != MISSING).sum(axis=1)
         labels = np.where(likely | top, distribution.labels, np.int32(MISSING))
         return cls(labels, other & (unnamed > 0), unnamed)
 
     def sizes(self) -> Counts:
-        """(n,): how many options each set holds, "something else" being one."""
+        """(n,): the number of options in each set; "something else" counts as one."""
         return (self.labels != MISSING).sum(axis=1) + self.other
 
     def true_sizes(self) -> Counts:
-        """(n,): how many classes each set holds, "something else" with all that it stands for."""
+        """(n,): the number of classes in each set, with all classes behind "something else"."""
         return (self.labels != MISSING).sum(axis=1) + self.other * self.unnamed
 
     def list_truth(self, truths: Codes) -> Bools:
-        """(n,): whether the truth is in the set by its name."""
+        """(n,): whether the set lists the truth itself."""
         listed: Bools = ((self.labels == truths[:, None]) & (self.labels != MISSING)).any(axis=1)
         return listed
 

@@ -1,12 +1,12 @@
-"""Which label hides behind which: a table P(truth | label), and how far it is believed after the jury.
+"""The confusion step: a table P(truth | label) that corrects the distribution of the jury.
 
 P(c) ∝ P_jury(c)^w₁ · exp(w₂ · mean_s log[T(c | v_s) / E(c | v_s)]) · P(truth = c)^w₃
 
-T(c | v) is how often the truth is c where an answer is v, over all answers about the labelled pictures, shrunk to E,
-the same table if all labels were right equally often and wrong alike: a label that tells nothing particular changes
-nothing. The three weights are learned on folds that neither jury nor table saw, drawn to (1, 0, 0), and the step is
-used only where it lowers the log loss on held-out folds by more than a standard error without clearly raising the Brier
-score there. Where a classifier is biased, the truth may be a label that no answer named.
+T(c | v) is how often the truth is c if an answer is v, over all answers about the labelled pictures. It is shrunk
+towards E, the table of a classifier that is right equally often for all labels and has no preferred confusions. The
+three weights are fitted on folds that neither jury nor table were fitted on, shrunk towards (1, 0, 0). The step is used
+only if it lowers the log loss on held-out folds by more than a standard error without clearly raising the Brier score.
+If a classifier is biased, the truth may be a label that no answer returned.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from looktwice.calibration.votes import MISSING, Codes, Floats, LabelledVotes, P
 from looktwice.errors import DataError
 
 MOST_CLASSES, FEWEST = 100, 50
-"""Classes beyond which, and labelled pictures below which, there is nothing to be learned."""
+"""The step is skipped with more classes, or fewer labelled pictures, than this."""
 PRIOR, EACH = 2.0, 2.0
-"""Pictures that E counts in each row of the table, and that each class has before any was seen."""
+"""Pseudo-counts of E in each row of the table, and of each class."""
 RIDGE = 5.0
-"""How strongly the weights are drawn to (1, 0, 0)."""
+"""The ridge penalty that shrinks the weights towards (1, 0, 0)."""
 LISTED = 20
-"""Labels of a picture that have a probability of their own; others share evenly."""
+"""The number of labels with individual probabilities; the others share the rest evenly."""
 
 
 class Judge(Protocol):
-    """What the step comes after: a fitted jury."""
+    """The interface of the jury that precedes the step."""
 
     def distribution(self, votes: Votes) -> Distribution: ...
 
 
 @dataclass(frozen=True)
 class Confusion:
-    """A table of labels and truths, and the weights of what it says."""
+    """A table of labels and truths, and the weights of its evidence."""
 
     answers: int
-    """How many answers there are about a picture: each counts one of so many parts of it."""
+    """The number of answers per picture; each answer counts as this fraction of a picture."""
     counts: tuple[tuple[int, int, int], ...] = field(repr=False)
-    """The code of a label, that of a truth, and how many answers were this label where that was the truth."""
+    """Triples of a label's code, a truth's code, and the number of answers with this label and truth."""
     truths: tuple[int, ...] = field(repr=False)
-    """How many labelled pictures have each code as their truth."""
+    """The number of labelled pictures with each truth."""
     weights: tuple[float, float, float] = (1.0, 0.0, 0.0)
-    """w₁ of the jury, w₂ of the table, w₃ of the frequency of the truths."""
+    """w₁ for the jury, w₂ for the table, w₃ for the frequency of the truths."""
 
     def __post_init__(self) -> None:
         codes = [code for label, truth, _ in self.counts for code in (label, truth)]
@@ -60,7 +60,7 @@ class Confusion:
 
     @classmethod
     def count(cls, labelled: LabelledVotes) -> Self:
-        """The table of these pictures; truths that are not in the vocabulary do not count."""
+        """Count the table; truths outside the vocabulary are ignored."""
         answers, truths = labelled.answers(), labelled.truths
         row, column = np.nonzero((answers != MISSING) & (truths >= 0)[:, None])
         pairs, counts = np.unique(np.stack([answers[row, column], truths[row]], axis=1), axis=0, return_counts=True)
@@ -69,14 +69,14 @@ class Confusion:
 
     @cached_property
     def table(self) -> Floats:
-        """(V, V): answers by label and truth, in pictures, up to the greatest code."""
+        """(V, V): counts of answers by label and truth, in units of pictures."""
         entries = np.array(self.counts, np.int64).reshape(-1, 3)
         table = np.zeros((int(entries[:, :2].max(initial=0)) + 1,) * 2)
         table[entries[:, 0], entries[:, 1]] = entries[:, 2] / self.answers
         return table
 
     def features(self, votes: Votes, distribution: Distribution) -> Floats:
-        """(n, V + 1, 3): what is weighed of each label of the vocabulary, and of a class that is not in it."""
+        """(n, V + 1, 3): the features of each label of the vocabulary, and of a class outside it."""
         words, classes, answers = len(votes.vocabulary), votes.classes, votes.answers()
         size = min(words, len(self.table))
         table, truths = np.zeros((words, words + 1)), np.zeros(words + 1)
@@ -95,7 +95,7 @@ class Confusion:
 
 
 def learn_confusion(labelled: LabelledVotes, fit: Callable[[LabelledVotes], Judge]) -> Confusion | None:
-    """The table of these pictures and its weights after a jury that `fit` makes; None where it does not help."""
+    """Fit table and weights to follow a jury that `fit` creates; None if the step does not help."""
     others = labelled.classes - len(labelled.vocabulary)
     if not 2 <= labelled.classes <= MOST_CLASSES or len(labelled) < FEWEST or labelled.doubtful().any():
         return None
@@ -143,13 +143,13 @@ class ConfusedUtilities(Utilities):
 
     votes: Votes
     jury: Utilities
-    """What the jury says without the step."""
+    """The distribution of the jury without the step."""
     weight: float
     """w₁."""
 
     @classmethod
     def of(cls, jury: Utilities, votes: Votes, confusion: Confusion) -> Self:
-        """What the jury says with the step after it."""
+        """The distribution of the jury, corrected by the step."""
         words, rows = len(votes.vocabulary), np.arange(len(votes))
         features = confusion.features(votes, Distribution(jury.labels(), jury.named(), votes.classes))
         scores = features @ np.array(confusion.weights)

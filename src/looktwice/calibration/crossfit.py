@@ -1,4 +1,4 @@
-"""5-fold cross-validation of calibrators. Pure."""
+"""5-fold cross-validation of calibrators."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from looktwice.errors import FitError
 
 FOLDS = 5
 Evidence = Literal["labels", "scores"]
-"""What a calibrator looks at: labels alone, or scores and ranked lists too."""
+"""The evidence that a calibrator uses: labels alone, or also scores and ranked lists."""
 OWN, ONE_QUERY = "own score", "one query, calibrated"
-"""The names of the classifier's own score as it is, and of the jury without views."""
+"""The names of two baselines: the classifier's uncalibrated score, and the jury without views."""
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Predictions of a calibrator for labelled pictures, with the losses."""
+    """Predictions of a calibrator for labelled pictures, with their losses."""
 
     name: str
     queries: float
-    """Queries per picture, including the first; their mean where pictures differ."""
+    """Queries per picture, including the first; the mean if pictures differ."""
     label: Codes
     confidence: Floats
     correct: NDArray[np.bool_]
     brier: Floats
     nll: Floats
     true_probability: Floats
-    """The probability of what came true, all labels that nobody named being one option."""
+    """The probability of the true option; all labels that were not returned are one option."""
     through: Floats
-    """The probability of all options up to what came true, the most probable first."""
+    """The cumulative probability up to the true option, in order of probability."""
     rank: Places
-    """The place of what came true among them, from 1."""
+    """The rank of the true option, from 1."""
     truth: Codes
-    """The code of each truth, OUTSIDE for one that is not in the vocabulary."""
+    """The code of each truth, OUTSIDE if it is not in the vocabulary."""
     evidence: Evidence = "labels"
-    """What the calibrator looked at."""
+    """The evidence that the calibrator used."""
 
     @classmethod
     def of(
@@ -62,7 +62,7 @@ class Outcome:
         truths: Codes,
         evidence: Evidence = "labels",
     ) -> Self:
-        """The outcome of labels, the confidence in them, and the distributions they are from."""
+        """Build an outcome from labels, their confidences, and the distributions."""
         place, loss = truth_rank(distribution, truths), (distribution.brier(truths), distribution.nll(truths))
         right, own = label == truths, place.own
         return cls(
@@ -70,24 +70,24 @@ class Outcome:
         )
 
     def scores(self) -> Scores:
-        """The headline figures."""
+        """Accuracy, calibration and ranking figures."""
         return metrics.score(self.confidence, self.correct, self.brier, self.nll)
 
     def intervals(self, seed: int = 0) -> Intervals:
-        """Their 95 % intervals, by resampling pictures."""
+        """Bootstrap 95 % intervals of the scores."""
         return metrics.bootstrap(self.confidence, self.correct, self.brier, self.nll, seed=seed)
 
     def since(self, start: int) -> Self:
-        """The same without the first pictures."""
+        """The outcome without the first pictures."""
         return self.of_rows(slice(start, None))
 
     def of_rows(self, rows: NDArray[np.bool_] | slice) -> Self:
-        """The same about some of the pictures."""
+        """The outcome for a subset of the pictures."""
         return replace(self, **{field: getattr(self, field)[rows] for field in ARRAYS})
 
 
 def outcome(calibrator: Calibrator, labelled: LabelledVotes, name: str | None = None) -> Outcome:
-    """How a fitted calibrator fares on pictures it was not fitted on."""
+    """Evaluate a fitted calibrator on other pictures."""
     return Outcome.of(
         name or calibrator.name,
         1 if calibrator.name in (Naive.name, Constant.name) else _plain(1.0 + float(views_asked(labelled).mean())),
@@ -102,7 +102,7 @@ def outcome(calibrator: Calibrator, labelled: LabelledVotes, name: str | None = 
 
 
 def check_count(pictures: int, least: int = 2 * FOLDS) -> None:
-    """Refuse pictures that are too few to be judged by folds."""
+    """Raise an error if there are too few pictures for cross-validation."""
     if pictures < least:
         raise FitError(
             f"too few labelled pictures ({pictures}); give at least {least}, better 200", code="labels-too-few"
@@ -110,9 +110,9 @@ def check_count(pictures: int, least: int = 2 * FOLDS) -> None:
 
 
 def cross_fit(calibrator: Calibrator, labelled: LabelledVotes, seed: int = 0, n_selection: int = 0) -> Outcome:
-    """How the calibrator fares on each fifth of the pictures when it is fitted on the others.
+    """Evaluate a calibrator on each fold, fitted on the other four.
 
-    The first `n_selection` pictures are in every fit and never judged: those on which something was chosen.
+    The first `n_selection` pictures, on which something was selected, are used for fitting only.
     """
     parts = []
     for train, test in folds(len(labelled), n_selection, seed):
@@ -122,17 +122,18 @@ def cross_fit(calibrator: Calibrator, labelled: LabelledVotes, seed: int = 0, n_
 
 
 def baselines(labelled: LabelledVotes) -> list[Outcome]:
-    """The baselines that need no further query: confidence 1, and the accuracy as a constant confidence.
+    """The baselines of a single query: confidence 1, and the accuracy as a constant confidence.
 
-    The accuracy is that of all pictures: fitted by folds, constant trust would differ between folds and seem to rank.
+    The accuracy is that of all pictures: fitted by folds, the constant would differ between folds and appear to rank.
     """
     return [outcome(calibrator.fit(labelled), labelled) for calibrator in (Naive(), Constant())]
 
 
 def own_score(labelled: LabelledVotes, scale: Scale | None = None) -> Outcome | None:
-    """The classifier's own score as confidence in its own answer; None where it gives none, or only ranks.
+    """The classifier's own score as confidence; None if it returns none, or only ranks.
 
-    `scale` is how its scores are read, by default as these pictures suggest. An answer without a score has 0.
+    `scale` converts scores to probabilities, by default inferred from these pictures. An answer without a score has
+    confidence 0.
     """
     evidence = labelled.evidence
     if evidence is None or useless(evidence) == NO_SCORES:
@@ -146,7 +147,7 @@ def own_score(labelled: LabelledVotes, scale: Scale | None = None) -> Outcome | 
 
 
 def one_query(calibrator: Jury, labelled: LabelledVotes, n_selection: int = 0) -> Outcome:
-    """How the jury fares on held-out folds if no view is asked: the score, or else the accuracy, as confidence."""
+    """Evaluate the jury without views by cross-validation: confidence from the score, or else the accuracy."""
     return replace(cross_fit(calibrator, labelled.under([]), n_selection=n_selection), name=ONE_QUERY)
 
 
@@ -154,12 +155,12 @@ ARRAYS = ("label", "confidence", "correct", "brier", "nll", "true_probability", 
 
 
 def _plain(number: float) -> float:
-    """A whole number as one, so that nine queries are not 9.0."""
+    """Convert integral floats to int, so that nine queries are not printed as 9.0."""
     return int(number) if number.is_integer() else number
 
 
 def folds(pictures: int, n_selection: int, seed: int) -> list[tuple[Places, Places]]:
-    """Places to fit on and to judge: each picture but the first `n_selection` is judged once."""
+    """Indices to fit on and to evaluate; each picture but the first `n_selection` is evaluated once."""
     judged = np.arange(n_selection, pictures)
     check_count(len(judged))
     fold = np.random.default_rng(seed).permutation(len(judged)) % FOLDS
@@ -168,7 +169,7 @@ def folds(pictures: int, n_selection: int, seed: int) -> list[tuple[Places, Plac
 
 
 def joined(parts: Sequence[tuple[Outcome, Places]]) -> Outcome:
-    """One outcome of several, the pictures in their order."""
+    """Concatenate outcomes, restoring the order of the pictures."""
     order = np.argsort(np.concatenate([places for _, places in parts]))
 
     def whole(field: str) -> NDArray[np.generic]:

@@ -1,4 +1,4 @@
-"""A probability for each label that was named or is likely; the other classes share the rest evenly."""
+"""Sparse distributions: probabilities of returned or likely labels; the other classes share the rest evenly."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from looktwice.calibration.votes import MISSING, Codes, Counts, Floats, Places
 
 
 def true_label_probability(distribution: Distribution, truths: Codes) -> Floats:
-    """(n,): the probability of the true option; all unlisted labels together are one option."""
+    """(n,): the probability of the true option; all unlisted labels count as one option."""
     hit = (distribution.labels == truths[:, None]) & (distribution.labels != MISSING)
     return np.where(hit.any(axis=1), (distribution.named * hit).sum(axis=1), distribution.rest())
 
 
 @dataclass(frozen=True, eq=False)
 class TruthRank:
-    """The rank of one option of each picture when all are sorted by probability, the most probable first."""
+    """The rank of one option of each picture, by descending probability."""
 
     own: Floats
     """Its probability."""
     through: Floats
     """The cumulative probability up to and including it."""
     rank: Places
-    """Its rank, from 1; all unlisted labels together are one option, and the last."""
+    """The rank, from 1; all unlisted labels count as one option, which comes last."""
 
 
 def truth_rank(distribution: Distribution, truths: Codes) -> TruthRank:
@@ -42,9 +42,9 @@ def truth_rank(distribution: Distribution, truths: Codes) -> TruthRank:
 
 @dataclass(frozen=True, eq=False)
 class Distribution:
-    """A probability for each listed label of a picture; the rest is spread evenly over all other classes.
+    """Probabilities of the listed labels of each picture; the rest is spread evenly over all other classes.
 
-    Listed are the labels that an answer named, and likely ones that none did where a jury knows them (`Confusion`).
+    Listed are the labels that were returned, and other likely labels if the jury has a confusion step.
     """
 
     labels: Codes
@@ -66,12 +66,12 @@ class Distribution:
         return self.classes - (self.labels != MISSING).sum(axis=1)
 
     def of(self, codes: Codes) -> Floats:
-        """(n,): the probability of one label a picture; OUTSIDE is an unlisted class."""
+        """(n,): the probability of one label per picture; OUTSIDE is an unlisted class."""
         hit = self.labels == codes[:, None]
         return np.where(hit.any(axis=1), (self.named * hit).sum(axis=1), self.unnamed())
 
     def top(self) -> Codes:
-        """(n,): the most probable named label of each picture."""
+        """(n,): the most probable listed label of each picture."""
         best = np.where(self.labels == MISSING, -1.0, self.named).argmax(axis=1)
         top: Codes = self.labels[np.arange(len(self.labels)), best]
         return top
@@ -86,7 +86,7 @@ class Distribution:
         return -np.log(np.maximum(self.of(truths), 1e-12))
 
     def likeliest(self, most: int) -> Distribution:
-        """The same where at most this many labels are listed, and the others share what is left."""
+        """Keep at most this many listed labels; the others share the rest."""
         order = np.argsort(-self.named, axis=1, kind="stable")[:, :most]
         labels, named = np.take_along_axis(self.labels, order, axis=1), np.take_along_axis(self.named, order, axis=1)
         return Distribution(labels, named, self.classes)

@@ -1,20 +1,19 @@
-"""The jury: a weighted vote of the views (a conditional logit), in which the truth may be a label that nobody named.
+"""The jury: a weighted vote of the views (a conditional logit) that allows for labels no view returned.
 
-P(y = c) ∝ exp(w₀·[base = c] + Σ_s w_s·[v_s = c] + γ·log n_c) for each of the m named labels c, n_c being how many
-answers name it, and P(unnamed class) ∝ (K − m)/(K − 1)·exp(b₀ + b₁·log(m/(S + 1))), for the K − m classes that nobody
-named together. Where a classifier is biased, a second step says which label hides behind which (`Confusion`).
-Answers about one picture are not independent: with γ, each further vote for the same label counts less.
-An answer that there is not adds nothing, also in first place; one that could not have been c, since its classifier does
-not know that label, counts for c as much as for the label that it is. With few labelled pictures the weights are nearly
-those of other models (`typical`).
+P(y = c) ∝ exp(w₀·[base = c] + Σ_s w_s·[v_s = c] + γ·log n_c) for each of the m returned labels c, where n_c answers
+return c, and P(other classes) ∝ (K − m)/(K − 1)·exp(b₀ + b₁·log(m/(S + 1))), for the K − m classes that no answer
+returned, together. If a classifier is biased, a second step corrects its confusions (`Confusion`). Answers about one
+picture are not independent: with γ, each further vote for the same label counts less. A missing answer adds nothing,
+even the base answer. If a classifier does not know label c, its answer supports c as much as the label it returned.
+With few labelled pictures the weights are nearly those of other models (`typical`).
 
-All w, γ and b₁ are at least 0, and b₀ is at most log(K − 1). So, before the second step, a view that turns from the
-base label to another never raises the base label's probability: the base label's score falls by w_s and
-γ·log(n/(n − 1)), and no rival's does. The other's rises; if it is named only now, from at most b₀ − log(K − 1) ≤ 0 to
-w_s ≥ 0, and the score of each class that is still unnamed grows with m.
+All w, γ and b₁ are at least 0, and b₀ is at most log(K − 1). So, before the second step, a view that changes from the
+base label to another one never raises the base label's probability: the base label's score falls by w_s and γ·log(n/(n
+− 1)), and no rival's does. The other label's score rises; if it was not returned before, from at most b₀ − log(K − 1) ≤
+0 to w_s ≥ 0, and the score of each class that is still not returned grows with m.
 
-If only one class was not named, it is a label like any other and may be the prediction: with two classes, the one that
-no answer named.
+If only one class was not returned, it is an option like any label and may be the prediction: with two classes, the one
+that no answer returned.
 """
 
 from __future__ import annotations
@@ -50,28 +49,28 @@ from looktwice.errors import DataError, FitError
 
 Z95 = 1.959963984540054
 FEWEST_CONFUSED = 3
-"""Views that must have been asked for the confusion step where one stops early."""
+"""With early stopping, the number of views from which the confusion step is used."""
 
 
 @dataclass(frozen=True)
 class Jury:
-    """A weight for the base label, one for each view of the panel, and two parameters for the *unnamed class*."""
+    """A weight for the base label, one for each view of the panel, and two parameters for the other classes."""
 
     name: ClassVar[str] = "jury"
     weights: tuple[float, ...] = ()
     """w₀ of the base label, then w_s of each view, in the order of the panel."""
     unnamed: tuple[float, float] = (0.0, 0.0)
-    """b₀ and b₁ of the *unnamed class*."""
+    """b₀ and b₁ of the other classes."""
     shrinkage: float = SHRINKAGE
     """How strongly the views' weights are shrunk to their mean."""
     covariance: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
     """The posterior covariance of w₀, w_1 … w_S, γ, b₀, b₁ (Laplace's approximation)."""
     ballot: Ballot = "vote"
-    """Whose label is believed: the picture's own answer, or the most probable one."""
+    """Which label the confidence is about: the base answer, or the most probable one."""
     scored: Scored | None = None
-    """The weights for pictures that have scores; None where there were no scores, or they did not help."""
+    """The weights for pictures with scores; None if there were no scores, or they did not help."""
     confusion: Confusion | None = None
-    """Which label hides behind which; None where that did not help."""
+    """The confusion step; None if it did not help."""
     log_votes: float = 0.0
     """γ, the weight of the log of a label's number of votes: each further vote for the same label counts less."""
 
@@ -82,16 +81,16 @@ class Jury:
             )
 
     def fit(self, labelled: LabelledVotes) -> Self:
-        """The jury fitted on these pictures.
+        """Fit the jury.
 
-        Scores and the confusion step are used where they lower the log loss on held-out folds.
+        Scores and the confusion step are used if they lower the log loss on held-out folds.
         """
         layout = choose_layout(labelled, self.shrinkage)
         confusion = learn_confusion(labelled, lambda part: self._fit(part, layout))
         return replace(self._fit(labelled, layout), confusion=confusion)
 
     def predict(self, votes: Votes) -> Codes:
-        """(n,): the most probable named label, or the base label for that ballot."""
+        """(n,): the most probable returned label, or the base label for the ballot "base"."""
         label = votes.base.copy()
         for rows, utilities in self._by_evidence(votes):
             label[rows] = utilities.labels()[np.arange(len(rows)), self._believed(utilities)]
@@ -105,9 +104,9 @@ class Jury:
         return confidence
 
     def interval(self, votes: Votes) -> tuple[Floats, Floats]:
-        """(n,) twice: 95 % interval of the confidence that very many labelled pictures would give.
+        """(n,) twice: the 95 % interval of the confidence in the limit of many labelled pictures.
 
-        From the curvature of the penalised likelihood (Laplace), carried over to the log odds of the confidence.
+        From the curvature of the penalised likelihood (Laplace), propagated to the log odds of the confidence.
         """
         low, high = np.zeros(len(votes)), np.zeros(len(votes))
         for rows, utilities in self._by_evidence(votes):
@@ -119,24 +118,24 @@ class Jury:
         return low, high
 
     def distribution(self, votes: Votes) -> Distribution:
-        """The probability of each named label and of likely unnamed ones; the other classes share the rest evenly."""
+        """The probability of returned and other likely labels; the other classes share the rest evenly."""
         parts = [(rows, utilities.labels(), utilities.named()) for rows, utilities in self._by_evidence(votes)]
         found = joined_distribution(parts, len(votes), votes.classes)
         return found.likeliest(LISTED) if self.confusion else found
 
     @property
     def uses_scores(self) -> bool:
-        """Whether scores are used for the pictures that have any."""
+        """Whether scores are used where available."""
         return self.scored is not None
 
     def judged_by_scores(self, votes: Votes) -> NDArray[np.bool_]:
-        """(n,): whether the scores of each picture are used, and not its labels alone."""
+        """(n,): whether the scores of each picture are used, or only its labels."""
         if self.scored is None or votes.evidence is None:
             return np.zeros(len(votes), bool)
         return votes.evidence.listed()[:, 0]
 
     def pooled(self, views: int) -> Self:
-        """The jury for views that are not the panel's, such as several photos of one thing.
+        """Adapt the jury to views outside the panel, such as several photos of one object.
 
         Each of the `views` gets the mean weight of the panel's views; the covariance is transformed accordingly.
         """
@@ -150,7 +149,7 @@ class Jury:
         return replace(self, weights=tuple(weights), covariance=tuple(map(tuple, covariance.tolist())), scored=scored)
 
     def _fit(self, labelled: LabelledVotes, layout: Layout | None) -> Self:
-        """The weights for labels, and those for scores that this layout has, without the confusion step."""
+        """The weights for labels, and those for scores in this layout, without the confusion step."""
         patterns = with_typical_weights(tabulate(labelled))
         scored = fit_scored(labelled, self.shrinkage, layout) if layout else None
         fitted = self._with_parameters(patterns, descend(patterns, self.shrinkage))
@@ -166,7 +165,7 @@ class Jury:
         )
 
     def _by_evidence(self, votes: Votes) -> Iterator[tuple[Places, Utilities]]:
-        """The rows judged by labels alone, then those judged by scores too, with the utilities of their options."""
+        """Utilities of the rows judged by labels alone, then of those also judged by scores."""
         scored = self.judged_by_scores(votes)
         for rows in filter(len, (np.flatnonzero(~scored), np.flatnonzero(scored))):
             part = votes if len(rows) == len(votes) else votes.take(rows)
@@ -182,7 +181,7 @@ class Jury:
         return _weigh(votes, self)
 
     def _believed(self, utilities: Utilities) -> Places:
-        """(n,): the column of the believed label among base and views; the base label wins a tie."""
+        """(n,): the column of the predicted label among base and views; the base label wins ties."""
         best = utilities.eligible().argmax(axis=1)
         return best if self.ballot == "vote" else np.zeros_like(best)
 
@@ -191,7 +190,7 @@ class Jury:
 class AdaptiveJury:
     """A jury for each number of views that may have been asked: the calibrator of early stopping.
 
-    The number of views asked is read off the votes: all up to the last that is not MISSING.
+    The number of views asked is inferred from the votes: all up to the last that is not MISSING.
     """
 
     name: ClassVar[str] = "adaptive-jury"
@@ -199,11 +198,11 @@ class AdaptiveJury:
     """For the first 0, 1 … S views of the panel."""
     ballot: Ballot = "vote"
     confusion: Confusion | None = None
-    """Which label hides behind which, after FEWEST_CONFUSED views: easy classes would stop so early that drift in them
-    went unnoticed. A jury that has its own uses that."""
+    """The confusion step after FEWEST_CONFUSED views or more: with fewer, easy classes would stop so early that
+    drift in them went unnoticed. A jury with its own step uses that."""
 
     def fit(self, labelled: LabelledVotes) -> Self:
-        """The juries fitted on pictures for which every view was asked."""
+        """Fit the juries on pictures for which every view was asked."""
         layouts = choose_layout(labelled, SHRINKAGE), choose_layout(labelled.under([]), SHRINKAGE)
         layout = Layout.union(*layouts)
         confusion = learn_confusion(labelled, lambda part: Jury()._fit(part, layout))
@@ -224,32 +223,32 @@ class AdaptiveJury:
         return confidence
 
     def interval(self, votes: Votes) -> tuple[Floats, Floats]:
-        """(n,) twice: 95 % interval of the confidence that very many labelled pictures would give."""
+        """(n,) twice: the 95 % interval of the confidence in the limit of many labelled pictures."""
         low, high = np.zeros(len(votes)), np.zeros(len(votes))
         for rows, jury, part in self._by_views_asked(votes):
             low[rows], high[rows] = jury.interval(part)
         return low, high
 
     def distribution(self, votes: Votes) -> Distribution:
-        """The probability of each named label and of likely unnamed ones; the other classes share the rest evenly."""
+        """The probability of returned and other likely labels; the other classes share the rest evenly."""
         found = ((rows, jury.distribution(some)) for rows, jury, some in self._by_views_asked(votes))
         parts = [(rows, part.labels, part.named) for rows, part in found]
         return joined_distribution(parts, len(votes), votes.classes)
 
     @property
     def uses_scores(self) -> bool:
-        """Whether scores are used for the pictures that have any."""
+        """Whether scores are used where available."""
         return any(jury.uses_scores for jury in self.juries)
 
     def judged_by_scores(self, votes: Votes) -> NDArray[np.bool_]:
-        """(n,): whether the scores of each picture are used, and not its labels alone."""
+        """(n,): whether the scores of each picture are used, or only its labels."""
         scored = np.zeros(len(votes), bool)
         for rows, jury, part in self._by_views_asked(votes):
             scored[rows] = jury.judged_by_scores(part)
         return scored
 
     def members(self) -> tuple[Jury, ...]:
-        """The juries, each with the common ballot and confusion step."""
+        """The juries with the common ballot and confusion step."""
         common = [self.confusion if len(jury.weights) > FEWEST_CONFUSED else None for jury in self.juries]
         return tuple(
             replace(jury, ballot=self.ballot, confusion=jury.confusion or step)
@@ -257,7 +256,7 @@ class AdaptiveJury:
         )
 
     def pooled(self, views: int) -> Jury:
-        """The jury for views that are not the panel's, made from the one for as many views, or for all."""
+        """Adapt the jury for this many views, or for all, to views outside the panel."""
         if not self.juries:
             raise FitError(
                 "the calibrator adaptive-jury has not been fitted; call fit(labelled_votes) first", code="not-fitted"
@@ -265,7 +264,7 @@ class AdaptiveJury:
         return self.members()[min(views, len(self.juries) - 1)].pooled(views)
 
     def _by_views_asked(self, votes: Votes) -> Iterator[tuple[Places, Jury, Votes]]:
-        """The pictures with each number of views asked, the jury for it, and their votes under these views."""
+        """For each number of views asked: the pictures, the jury, and their votes under these views."""
         if not self.juries:
             raise FitError(
                 "the calibrator adaptive-jury has not been fitted; call fit(labelled_votes) first", code="not-fitted"
@@ -304,15 +303,15 @@ def _other_panel(fitted: int, given: int) -> DataError:
 
 @dataclass(frozen=True, eq=False)
 class _LabelUtilities(Utilities):
-    """The utilities of the labels that base and views name."""
+    """Utilities of the labels that base and views return."""
 
     codes: Codes
     first: Places
-    """(n, S + 1): the first column that names the same label."""
+    """(n, S + 1): the first column with the same label."""
     log_votes: Floats
-    """(n, S + 1): the log of a label's number of votes in the first column that names it, 0 in the others."""
+    """(n, S + 1): the log of a label's number of votes in its first column, 0 in the others."""
     silent: NDArray[np.bool_] | None
-    """(n, S + 1, S + 1): whether the label of each column is one that each answer could not have been."""
+    """(n, S + 1, S + 1): whether the classifier of an answer cannot return the label of a column."""
 
     def labels(self) -> Codes:
         return np.column_stack([np.where(self._named(), self.codes, np.int32(MISSING)), self.last])
@@ -358,7 +357,7 @@ def _weigh(votes: Votes, jury: Jury) -> _LabelUtilities:
 
 
 def joined_distribution(parts: Sequence[tuple[Places, Codes, Floats]], pictures: int, classes: int) -> Distribution:
-    """One distribution from parts, each with the rows it is about, their labels and probabilities."""
+    """Combine parts, each with row numbers, labels and probabilities, into one distribution."""
     if len(parts) == 1:
         return Distribution(parts[0][1], parts[0][2], classes)
     labels = np.full((pictures, max((part.shape[1] for _, part, _ in parts), default=0)), MISSING, np.int32)

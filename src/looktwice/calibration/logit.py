@@ -1,7 +1,7 @@
-"""A conditional logit over the labels that were named, fitted by penalised maximum likelihood.
+"""A conditional logit over the returned labels, fitted by penalised maximum likelihood.
 
 Votes and truths become `Patterns`: the options of each picture, their features, and which option is true. Pictures with
-the same pattern of agreement share one entry, and only named labels are options, so the arrays don't grow with the
+the same pattern of agreement share one entry, and only returned labels are options, so the arrays don't grow with the
 number of classes. The parameters are always in the order w₀, w_1 … w_S, γ, those of scores, b₀, b₁.
 """
 
@@ -23,22 +23,22 @@ its own."""
 SATURATION = 1.0
 """The ridge penalty of γ, the weight of the log of a label's number of votes."""
 FLOOR = 0.01
-"""A small ridge penalty of every parameter, which keeps those finite that the pictures don't determine."""
+"""A small ridge penalty of every parameter, which keeps undetermined parameters finite."""
 LEAST_FALL = 1e-12
 """The expected decrease of the loss below which the fit has converged."""
 AT_BOUND = 1e-9
-"""The distance to its bound below which a parameter counts as being on it."""
+"""Parameters closer to a bound than this count as being on it."""
 UNKNOWN = -1
-"""Stands for the truth of a picture of which only some labels are known to be wrong."""
+"""Marks a picture whose truth is unknown except that some labels are wrong."""
 FOLDS = 5
 
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """A normal distribution of the parameters before any picture was seen."""
+    """A normal prior of the parameters."""
 
     precision: Floats
-    """(p, p): the inverse of its covariance; not of full rank where it says nothing about some parameters."""
+    """(p, p): the inverse covariance; rank-deficient if the prior leaves some parameters free."""
     mean: Floats
     """(p,)"""
 
@@ -47,22 +47,22 @@ class Prior:
 class Patterns:
     """The distinct patterns of agreement between base and views, and the true option of each picture.
 
-    A pattern has one option for each named label and one for the *unnamed class*, unless every class was named.
+    A pattern has one option for each returned label and one for all other classes, unless every class was returned.
     """
 
     options: Floats
-    """(r, S + 4): the features of each option: which answers name it and the log of their number, or 1 and
-    −log((S + 1)/m)."""
+    """(r, S + 4): the features of each option: which answers return it and the log of their number, or 1 and −log((S
+    + 1)/m)."""
     size: Floats
-    """(r,): log of the share of K − 1 classes that an *unnamed class* stands for, 0 for other options."""
+    """(r,): log of the share of the K − 1 classes that the option "other classes" stands for; 0 for labels."""
     starts: Places
     """(p,): where the options of each pattern begin."""
     owner: Places
     """(r,): the pattern of each option."""
     truth: Places
-    """(n,): the true option of each picture, UNKNOWN where only some are known to be wrong."""
+    """(n,): the true option of each picture, UNKNOWN if only some labels are known to be wrong."""
     spread: Floats
-    """(n,): log of the number of classes in the *unnamed class* where that is true, otherwise 0."""
+    """(n,): log of the number of other classes if one of these is true, otherwise 0."""
     views: int
     """S, the number of views that have a weight."""
     ridge: tuple[float, ...] = ()
@@ -70,11 +70,11 @@ class Patterns:
     none: tuple[tuple[float, float], tuple[float, float]] = ((-np.inf, np.inf), (-np.inf, np.inf))
     """The bounds of b₀ and b₁."""
     doubtful: Places = field(default_factory=lambda: np.zeros(0, np.intp))
-    """(m,): the pictures of unknown truth, once for each option that may be true."""
+    """(m,): the pictures of unknown truth, repeated for each possible option."""
     possible: Places = field(default_factory=lambda: np.zeros(0, np.intp))
-    """(m,): that option."""
+    """(m,): the possible option."""
     left: Floats = field(default_factory=lambda: np.zeros(0))
-    """(m,): log of the share of it that may be true, below 0 where some labels of the unnamed class are ruled out."""
+    """(m,): log of the share of the option that may be true; below 0 if some of the other classes are ruled out."""
     prior: Prior | None = None
 
     def bounds(self) -> tuple[Floats, Floats]:
@@ -100,7 +100,7 @@ class Patterns:
         return np.einsum("rp,p->r", self.options, theta) + self.size
 
     def under(self, columns: Sequence[int], ridge: tuple[float, ...]) -> Patterns:
-        """The same patterns with some of the parameters."""
+        """The patterns with a subset of the parameters."""
         return replace(self, options=self.options[:, list(columns)], ridge=ridge)
 
     def hits(self, rows: NDArray[np.bool_] | None = None, theta: Floats | None = None) -> Floats:
@@ -128,7 +128,7 @@ class Patterns:
         return np.exp(scores - self._log_sums(scores)[self.doubtful])
 
     def log_possible(self, scores: Floats) -> Floats:
-        """(n,): log Σ exp of the scores of the options that may be true; one score where the truth is known."""
+        """(n,): log Σ exp of the scores of the possible options; a single score if the truth is known."""
         known = self.truth != UNKNOWN
         sums: Floats = np.where(known, scores[np.where(known, self.truth, 0)], 0.0)
         return sums if known.all() else np.where(known, sums, self._log_sums(scores[self.possible] + self.left))
@@ -144,7 +144,7 @@ class Patterns:
 
 
 def tabulate(labelled: LabelledVotes) -> Patterns:
-    """Votes and truths as the patterns that a fit works on."""
+    """Convert votes and truths to the patterns that a fit uses."""
     labelled.check()
     codes = labelled.answers()
     width, silent = codes.shape[1], labelled.cannot_say(codes)
@@ -169,10 +169,10 @@ def tabulate(labelled: LabelledVotes) -> Patterns:
 def resolve_truths(
     patterns: Patterns, labelled: LabelledVotes, labels: Codes, choice: NDArray[np.bool_], place: Places
 ) -> Patterns:
-    """The patterns with truths as options instead of columns: one a picture, or all that may be true.
+    """Convert truths from columns to options: one per picture, or all possible ones.
 
-    `labels`, (n, c), are those of the columns but the last, which is the unnamed class; `choice`, (n, c + 1), says
-    which columns are options of a picture, and `place` which option each is.
+    `labels`, (n, c), are those of all columns but the last, which is "other classes"; `choice`, (n, c + 1), marks the
+    columns that are options of a picture, and `place` numbers the options.
     """
     doubtful, rows, named = labelled.doubtful(), np.arange(len(labelled)), choice[:, :-1]
     forbidden = labelled.forbids(labels) & named
@@ -201,7 +201,7 @@ def resolve_truths(
 def _options(rows: Places, choice: NDArray[np.bool_], count: Places, silent: Places | None) -> tuple[Places, Floats]:
     """The pattern of each option, and its features.
 
-    An answer that could not have been an option's label supports it as much as the label that it is.
+    If a classifier cannot return an option's label, its answer supports the option as much as the label it returned.
     """
     owner, column = np.nonzero(choice)
     width = rows.shape[1]
@@ -217,24 +217,24 @@ def _options(rows: Places, choice: NDArray[np.bool_], count: Places, silent: Pla
 
 
 def dissent(named: Places, answers: int) -> Floats:
-    """(n,): log(m / (S + 1)), where m labels were named by S + 1 answers: 0 at the most, if all answers differ."""
+    """(n,): log(m / (S + 1)) for m distinct labels in S + 1 answers; 0 if all answers differ."""
     return np.log(np.maximum(named, 1) / answers)
 
 
 def truth_columns(codes: Codes, truths: Codes) -> Places:
-    """(n,): the first column that names the truth, or the one after the last if none does."""
+    """(n,): the first column with the true label, or one past the last if there is none."""
     hit = (codes == truths[:, None]) & (codes != MISSING)
     return np.where(hit.any(axis=1), hit.argmax(axis=1), codes.shape[1])
 
 
 def first_named(codes: Codes) -> Places:
-    """(n, S + 1): the first column that names the same label; MISSING where nothing was asked."""
+    """(n, S + 1): the first column with the same label; MISSING where nothing was asked."""
     first = np.stack([(codes == codes[:, [s]]).argmax(axis=1) for s in range(codes.shape[1])], axis=1)
     return np.where(codes == MISSING, MISSING, first)
 
 
 def only_left(codes: Codes, left: Places, votes: Votes) -> Codes:
-    """(n,): the only label of a complete vocabulary that no answer named, MISSING if there are more, or none."""
+    """(n,): the only label of a complete vocabulary that no answer returned; MISSING if there are several, or none."""
     last = np.full(len(codes), MISSING, np.int32)
     rows = np.flatnonzero(left == 1) if len(votes.vocabulary) == votes.classes else np.empty(0, np.intp)
     named = np.zeros((len(rows), votes.classes + 1), bool)
@@ -244,14 +244,14 @@ def only_left(codes: Codes, left: Places, votes: Votes) -> Codes:
 
 
 def _distinct(first: Places) -> tuple[Places, Places]:
-    """The distinct rows, and which of them each row is."""
+    """The distinct rows, and the index of each row among them."""
     packed = np.ascontiguousarray(first.astype(np.int16)).view(f"V{2 * first.shape[1]}").ravel()
     _, index, kind = np.unique(packed, return_index=True, return_inverse=True)
     return first[index], kind
 
 
 def folds(pictures: int, parts: int = FOLDS, seed: int = 0) -> Places:
-    """(n,): the fold of each picture, from 0; all folds are equally large, give or take one."""
+    """(n,): the fold of each picture, from 0; the sizes of folds differ by at most one."""
     return np.random.default_rng(seed).permutation(pictures) % min(parts, pictures)
 
 
@@ -271,20 +271,20 @@ def held_out_losses(patterns: Patterns, fold: Places, shrinkage: float, start: F
 def held_out_fits(
     patterns: Patterns, fold: Places, shrinkage: float, start: Floats | None = None
 ) -> Iterator[tuple[NDArray[np.bool_], Floats]]:
-    """The pictures of each fold, and the parameters fitted on the others."""
+    """The pictures of each fold, and parameters fitted on the other folds."""
     for part in range(int(fold.max()) + 1):
         yield fold == part, descend(patterns, shrinkage, fold != part, start)
 
 
 def losses(patterns: Patterns, theta: Floats) -> Floats:
-    """(n,): −log of the probability of each picture's truth, over all classes."""
+    """(n,): the log loss of each picture over all classes."""
     scores = patterns.scores(theta)
     total = _log_totals(patterns, scores)[patterns.pattern_of_picture()]
     return total - patterns.log_possible(scores) + patterns.spread
 
 
 def briers(patterns: Patterns, theta: Floats, classes: int) -> Floats:
-    """(n,): the Brier score of the whole distribution, in [0, 2]; expected, where the truth is unknown."""
+    """(n,): the Brier score of the whole distribution, in [0, 2]; its expectation if the truth is unknown."""
     unnamed = patterns.options[:, -2] == 1.0
     share = np.where(unnamed, np.rint(np.exp(patterns.size) * (classes - 1)), 1.0)
     chance = chances(patterns, theta)
@@ -305,24 +305,24 @@ def chances(patterns: Patterns, theta: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Utilities(ABC):
-    """The utility of each option of n pictures; column 0 is the base label, the last is the unnamed class."""
+    """The utility of each option of n pictures; column 0 is the base label, the last column the other classes."""
 
     scores: Floats
-    """(n, c + 1): the utilities, −∞ where a picture has no such option."""
+    """(n, c + 1): the utilities; −∞ where a picture lacks the option."""
     covariance: Floats
-    """(p, p): that of the parameters they depend on."""
+    """(p, p): the covariance of the parameters."""
     last: Codes
-    """(n,): the only label that no answer named, MISSING if there are more, or none."""
+    """(n,): the only label that no answer returned; MISSING if there are several, or none."""
 
     @abstractmethod
     def labels(self) -> Codes:
-        """(n, c + 1): each named label in one column, and the only unnamed one in the last; others are MISSING."""
+        """(n, c + 1): each returned label in one column, the only one not returned in the last; else MISSING."""
 
     @abstractmethod
     def slope(self, believed: Places, rivals: Floats) -> Floats:
-        """(n, p): how the log odds of the label in the believed column change with each parameter.
+        """(n, p): the gradient of the log odds of the label in the predicted column.
 
-        `rivals`, (n, c + 1), are the probabilities of all other labels, of which one is true if it is not.
+        `rivals`, (n, c + 1), are the probabilities of the other labels, given that the predicted one is wrong.
         """
 
     def named(self) -> Floats:
@@ -336,7 +336,7 @@ class Utilities(ABC):
         return scores
 
     def odds(self, believed: Places) -> Floats:
-        """(n,): log odds of the label in the believed column."""
+        """(n,): log odds of the label in the predicted column."""
         rest = self.rivals(believed)
         top = rest.max(axis=1)
         odds: Floats = (
@@ -352,20 +352,20 @@ class Utilities(ABC):
 
 
 def softmax(scores: Floats) -> Floats:
-    """(n, c): exp of the scores, each row divided by its sum."""
+    """(n, c): the softmax of each row."""
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))
     return powers / powers.sum(axis=1, keepdims=True)
 
 
 def widen(theta: Floats) -> Floats:
-    """The parameters with one more view at the end of the panel, which gets the mean weight of the others."""
+    """Append a view to the panel, with the mean weight of the others."""
     end = len(theta) - 3
     weight = theta[1:end].mean() if end > 1 else theta[0] / 2
     return np.insert(theta, end, weight)
 
 
 def pooling(fitted: int, views: int, others: int) -> Floats:
-    """(1 + views + others, 1 + fitted + others): the matrix that gives each of `views` the mean fitted weight."""
+    """(1 + views + others, 1 + fitted + others): the matrix that assigns the mean fitted weight to each of `views`."""
     mixing = np.zeros((1 + views + others, 1 + fitted + others))
     mixing[0, 0] = 1.0
     mixing[1 : 1 + views, 1 : 1 + fitted] = 1.0 / max(fitted, 1)
@@ -376,11 +376,11 @@ def pooling(fitted: int, views: int, others: int) -> Floats:
 def descend(
     patterns: Patterns, shrinkage: float, rows: NDArray[np.bool_] | None = None, start: Floats | None = None
 ) -> Floats:
-    """(p,): the penalised maximum likelihood estimate over the pictures of `rows`, or all, from `start`.
+    """(p,): the penalised maximum likelihood estimate from the pictures of `rows`, or all, starting at `start`.
 
-    Where every truth is known, the problem is convex. A picture of unknown truth adds the log of a sum of
-    probabilities, which is not concave: EM maximises it, from the fit to the known truths. Each step weighs the options
-    of such a picture by their probabilities and solves the convex problem again; the likelihood never falls, and the
+    If every truth is known, the problem is convex. A picture of unknown truth adds the log of a sum of probabilities,
+    which is not concave: EM maximises it, starting from the fit to the known truths. Each step weights the options of
+    such a picture by their probabilities and solves the convex problem again; the likelihood never falls, and the
     result is deterministic.
     """
     theta = np.zeros(patterns.options.shape[1]) if start is None else start
@@ -394,18 +394,18 @@ def descend(
 
 @dataclass(frozen=True, eq=False)
 class PenalisedLoss:
-    """The penalised negative log likelihood of some counts, a convex function."""
+    """The penalised negative log likelihood of option counts, a convex function."""
 
     patterns: Patterns
     hits: Floats
     mass: Floats
     penalty: Floats
     pull: Floats
-    """(p,): the gradient of the penalty at 0, by which a prior draws the parameters to its mean."""
+    """(p,): the gradient of the penalty at 0, which is nonzero with a prior."""
 
     @classmethod
     def of(cls, patterns: Patterns, shrinkage: float, hits: Floats) -> PenalisedLoss:
-        """The loss with one pseudo-picture spread evenly over the options, as Jeffreys' half counts are."""
+        """Add one pseudo-picture spread evenly over the options, in analogy to Jeffreys' half counts."""
         mass = np.add.reduceat(hits, patterns.starts)
         sizes = np.bincount(patterns.owner)
         extra = mass / max(mass.sum(), 1.0)
@@ -424,15 +424,15 @@ class PenalisedLoss:
         return value, np.einsum("rp,r->p", self.patterns.options, weight - self.hits) + drag - self.pull
 
     def curvature(self, theta: Floats) -> Floats:
-        """(p, p): the Hessian of the loss, which takes many times as long as the gradient."""
+        """(p, p): the Hessian of the loss, much slower to compute than the gradient."""
         options, chance = self.patterns.options, chances(self.patterns, theta)
         mean = np.add.reduceat(options * chance[:, None], self.patterns.starts)
         return _gram(options, chance * self.mass[self.patterns.owner]) - _gram(mean, self.mass) + self.penalty
 
     def minimise(self, start: Floats) -> Floats:
-        """(p,): the parameters of least loss within their bounds, by projected Newton steps.
+        """(p,): minimise the loss within the bounds by projected Newton steps.
 
-        The Hessian is computed again only after a step with the last one that gained little.
+        The Hessian is updated only after a step that gained little.
         """
         low, high = self.patterns.bounds()
         theta = np.clip(start, low, high)
@@ -460,7 +460,7 @@ class PenalisedLoss:
 
 
 def _gram(rows: Floats, weight: Floats) -> Floats:
-    """Σ_r weight_r · row_r · row_rᵀ, in blocks so small that BLAS does each in one thread."""
+    """Σ_r weight_r · row_r · row_rᵀ, in blocks small enough for BLAS to use one thread."""
     width = rows.shape[1]
     block = max(1, 250_000 // width**2)
     gram = np.zeros((width, width))
@@ -470,7 +470,7 @@ def _gram(rows: Floats, weight: Floats) -> Floats:
 
 
 def posterior_covariance(patterns: Patterns, shrinkage: float, theta: Floats) -> Floats:
-    """(p, p): the inverse of the observed information; doubtful pictures lower it by Louis' formula."""
+    """(p, p): the inverse of the observed information, corrected for unknown truths by Louis' formula."""
     curvature = PenalisedLoss.of(patterns, shrinkage, patterns.hits(theta=theta)).curvature(theta)
     if len(patterns.possible):
         options, share = patterns.options[patterns.possible], patterns.shares(theta)

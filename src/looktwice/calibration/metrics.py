@@ -1,9 +1,9 @@
 """How good confidences are: figures, curves and intervals, as pure functions of arrays.
 
-Everywhere `confidence` is a float array (n,) in [0, 1] and `correct` a bool array (n,): what was claimed about
-each picture's answer, and whether that answer was right. Pictures of equal confidence are ties:
-where an order matters (AUROC, AURC, coverage) you get the mean over all orders of the ties, so no result
-depends on the order of the rows. docs/metrics.md says what each figure means and what it cannot see.
+Everywhere `confidence` is a float array (n,) in [0, 1] and `correct` a bool array (n,): the claimed probability that
+each answer is right, and whether it was. Pictures of equal confidence are ties: where an order matters (AUROC, AURC,
+coverage) you get the mean over all orders of the ties, so no result depends on the order of the rows. docs/metrics.md
+says what each figure means and what it cannot see.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Interval = tuple[float, float]
 
 BINS = 15
 FLOOR = 1e-12
-"""The least probability a logarithm is taken of; so no log loss exceeds −log(1e-12), about 27.6."""
+"""Probabilities are clipped here before taking logarithms; so no log loss exceeds −log(1e-12), about 27.6."""
 
 _CELLS = 2000
-"""Confidences that smooth ECE tells apart."""
+"""The number of distinct confidences in smooth ECE."""
 _BLOCK = 2**16
-"""Row numbers of the resamples that are scored at once; what they take stays in the processor's cache."""
+"""Rows of resamples scored at once; few enough to fit in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Intervals:
-    """(low, high) for each of the figures of `Scores`; `auroc` is None where it is mostly undefined."""
+    """(low, high) for each figure of `Scores`; `auroc` is None if it is mostly undefined."""
 
     accuracy: Interval
     ece: Interval
@@ -69,10 +69,10 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Reliability:
-    """Claimed against real accuracy in equal-width bins.
+    """Confidence against accuracy in equal-width bins.
 
-    `edges` has bins + 1 numbers. The rest has one a bin: mean `confidence` and `accuracy` (NaN in an empty bin),
-    `count`, and the 95 % Wilson interval of the accuracy from `low` to `high` (0 to 1 in an empty bin).
+    `edges` has bins + 1 numbers. The other arrays have one entry per bin: mean `confidence` and `accuracy` (NaN in an
+    empty bin), `count`, and the 95 % Wilson interval of the accuracy from `low` to `high` (0 to 1 in an empty bin).
     """
 
     edges: Floats
@@ -116,12 +116,12 @@ def score(confidence: Floats, correct: Bools, brier: Floats, nll: Floats) -> Sco
 
 
 def accuracy(confidence: Floats, correct: Bools) -> float:
-    """Share of right answers, in [0, 1]."""
+    """The accuracy, in [0, 1]."""
     return float(checked(confidence, correct)[1].mean())
 
 
 def ece(confidence: Floats, correct: Bools, bins: int = BINS) -> float:
-    """Expected calibration error, in [0, 1]: mean distance of claim and truth over equal-width bins (lo, hi].
+    """Expected calibration error, in [0, 1], over equal-width bins (lo, hi].
 
     A confidence of zero falls into the first bin.
     """
@@ -130,16 +130,16 @@ def ece(confidence: Floats, correct: Bools, bins: int = BINS) -> float:
 
 
 def ece_equal_mass(confidence: Floats, correct: Bools, bins: int = BINS) -> float:
-    """The ECE in [0, 1] over bins of as many pictures each (adaptive ECE); equal confidences share a bin."""
+    """Adaptive ECE, in [0, 1], over bins with equal numbers of pictures; equal confidences share a bin."""
     levels = _levels(*checked(confidence, correct))
     return float(_ece(levels, _equal_mass(levels, bins)))
 
 
 def ece_debiased(confidence: Floats, correct: Bools, bins: int = BINS) -> float:
-    """Root mean square calibration error in [0, 1] over bins of as many pictures each, less what chance adds.
+    """Debiased root mean square calibration error, in [0, 1], over bins with equal numbers of pictures.
 
     The squared gap of a bin is reduced by the variance of its accuracy (Kumar, Liang and Ma, 2019), so that a
-    calibrated confidence has a mean square of 0 however few the pictures; a negative one counts as 0.
+    calibrated confidence has an expected mean square of 0 at any sample size; negative values become 0.
     """
     levels = _levels(*checked(confidence, correct))
     ends = _equal_mass(levels, bins)
@@ -151,7 +151,7 @@ def ece_debiased(confidence: Floats, correct: Bools, bins: int = BINS) -> float:
 
 
 def ece_classwise(probabilities: Floats, truths: Counts, bins: int = BINS) -> float:
-    """Mean over the K classes of the ECE of a class's probability, in [0, 1]; (n, K) and the true classes, (n,)."""
+    """Classwise ECE, in [0, 1]: the mean ECE over K classes, from probabilities (n, K) and truths (n,)."""
     table, truths = np.asarray(probabilities, np.float64), np.asarray(truths)
     if table.ndim != 2 or len(table) != len(truths):
         raise DataError(f"probabilities have shape {table.shape} for {len(truths)} truths; give (pictures, classes)")
@@ -161,7 +161,7 @@ def ece_classwise(probabilities: Floats, truths: Counts, bins: int = BINS) -> fl
 def ece_smooth(confidence: Floats, correct: Bools) -> float:
     """Smooth ECE in [0, 1], without bins (Błasiok and Nakkiran, 2023).
 
-    The gaps between claim and truth are smoothed over confidences by a Gaussian, reflected at 0 and 1, whose width is
+    The calibration gaps are smoothed over confidences by a Gaussian kernel, reflected at 0 and 1, whose width equals
     the error itself; confidences are rounded to 1/2000.
     """
     from scipy.ndimage import gaussian_filter1d
@@ -183,12 +183,12 @@ def brier_top(confidence: Floats, correct: Bools) -> float:
 
 
 def brier_even(confidence: Floats, correct: Bools, classes: int) -> float:
-    """Multi-class Brier score, in [0, 2], with the rest of the mass spread evenly over the other classes."""
+    """Multi-class Brier score, in [0, 2], with the remaining mass spread evenly over the other classes."""
     return float(brier_even_losses(confidence, correct, classes).mean())
 
 
 def brier_even_losses(confidence: Floats, correct: Bools, classes: int) -> Floats:
-    """Σ_c (p_c − y_c)² of each picture, (n,), in [0, 2], with the rest of the mass spread evenly."""
+    """Σ_c (p_c − y_c)² of each picture, (n,), in [0, 2], with the remaining mass spread evenly."""
     confidence, correct = checked(confidence, correct)
     rest = _rest(confidence, classes)
     right = (1 - confidence) ** 2 + (classes - 1) * rest**2
@@ -197,14 +197,15 @@ def brier_even_losses(confidence: Floats, correct: Bools, classes: int) -> Float
 
 
 def nll_even(confidence: Floats, correct: Bools, classes: int) -> float:
-    """Mean −log probability of the true class, the rest of the mass spread evenly; from 0 to 27.6."""
+    """Mean log loss, with the remaining mass spread evenly; from 0 to 27.6."""
     return float(nll_even_losses(confidence, correct, classes).mean())
 
 
 def nll_even_losses(confidence: Floats, correct: Bools, classes: int) -> Floats:
-    """−log probability of the true class of each picture, (n,), the rest spread evenly; from 0 to 27.6.
+    """Log loss of each picture, (n,), with the remaining mass spread evenly; from 0 to 27.6.
 
-    Probabilities below 1e-12 count as 1e-12, so that one certain mistake does not make the mean infinite.
+    Probabilities below 1e-12 count as 1e-12, so that one wrong answer with confidence 1 does not make the mean
+    infinite.
     """
     confidence, correct = checked(confidence, correct)
     truth = np.where(correct, confidence, _rest(confidence, classes))
@@ -212,7 +213,7 @@ def nll_even_losses(confidence: Floats, correct: Bools, classes: int) -> Floats:
 
 
 def auroc(confidence: Floats, correct: Bools) -> float | None:
-    """Chance that a right answer has more confidence than a wrong one, in [0, 1]; a tie counts one half.
+    """The probability that a right answer has a higher confidence than a wrong one, in [0, 1]; ties count one half.
 
     0.5 for a constant confidence, None if all answers are right or all are wrong.
     """
@@ -229,14 +230,14 @@ def aurc(confidence: Floats, correct: Bools) -> float:
 
 
 def e_aurc(confidence: Floats, correct: Bools) -> float:
-    """Excess AURC, in [0, 1]: the AURC less that of the same answers with all right ones ranked first."""
+    """Excess AURC, in [0, 1]: the AURC minus that of an ideal ranking of the same answers."""
     return aurc(confidence, correct) - aurc(np.asarray(correct, np.float64), correct)
 
 
 def accuracy_at_coverage(confidence: Floats, correct: Bools, coverage: float) -> float:
-    """Share of right answers, in [0, 1], among the ⌈coverage · n⌉ most confident; coverage in (0, 1].
+    """The accuracy, in [0, 1], of the ⌈coverage · n⌉ most confident answers; coverage in (0, 1].
 
-    Where ties straddle the cut, the mean over all their orders.
+    Ties at the cut are averaged over all orders.
     """
     levels = _levels(*checked(confidence, correct))
     if not 0 < coverage <= 1:
@@ -251,7 +252,7 @@ def accuracy_at_coverage(confidence: Floats, correct: Bools, coverage: float) ->
 
 
 def reliability(confidence: Floats, correct: Bools, bins: int = BINS) -> Reliability:
-    """Claimed against real accuracy in equal-width bins (lo, hi], with 95 % Wilson intervals."""
+    """Confidence against accuracy in equal-width bins (lo, hi], with 95 % Wilson intervals."""
     levels = _levels(*checked(confidence, correct))
     ends = _equal_width(levels, bins)
     count, right, claimed = (_sums(each, ends) for each in (levels.total, levels.right, levels.value * levels.total))
@@ -261,17 +262,17 @@ def reliability(confidence: Floats, correct: Bools, bins: int = BINS) -> Reliabi
 
 
 def risk_coverage(confidence: Floats, correct: Bools) -> RiskCoverage:
-    """Risk and coverage at every threshold that makes a difference, the strictest first."""
+    """Risk and coverage at every distinct threshold, the strictest first."""
     levels = _levels(*checked(confidence, correct))
     kept, wrong = np.cumsum(levels.total[::-1]), np.cumsum(levels.wrong[::-1])
     return RiskCoverage(kept / levels.pictures, wrong / kept, levels.value[::-1].copy())
 
 
 def draws(pictures: int, resamples: int, seed: int) -> Iterator[Counts]:
-    """Blocks (b, n) of row numbers, drawn with replacement: `resamples` rows of `pictures` numbers in all.
+    """Blocks (b, n) of bootstrap indices: `resamples` rows of `pictures` indices in total.
 
-    More of them leave the first as is. Two results for the same pictures and seed rest on the same draws, so they
-    can be compared pair by pair.
+    A larger number keeps the first ones. Two results for the same pictures and seed use the same draws, so they can be
+    compared pairwise.
     """
     if resamples < 1:
         raise DataError(
@@ -288,10 +289,10 @@ def bootstrap(
 ) -> Intervals:
     """95 % intervals of every figure of `score`, by resampling the pictures with replacement (bootstrap).
 
-    Percentile intervals, but for ECE: resampling adds noise, which only ever enlarges it, so its percentiles
-    lie too high. They are mirrored at the estimate instead, which takes the noise off.
-    A resample without a right or without a wrong answer says nothing about AUROC and is left out of its interval;
-    AUROC has none if that befalls more than half of them. Memory grows with the pictures, not the resamples.
+    These are percentile intervals, except for ECE: resampling adds noise, which always enlarges the ECE, so its
+    percentiles are too high. Its interval is mirrored at the estimate (basic bootstrap). A resample without a right or
+    without a wrong answer says nothing about AUROC and is left out of its interval; AUROC has none if this applies to
+    more than half of them. Memory grows with the pictures, not the resamples.
     """
     confidence, correct = checked(confidence, correct)
     brier, nll = _losses("brier", brier, len(correct)), _losses("nll", nll, len(correct))
@@ -324,7 +325,7 @@ def bootstrap(
 def paired_difference(losses_a: Floats, losses_b: Floats, resamples: int = 1000, seed: int = 0) -> Difference:
     """Mean of losses_a − losses_b over the same pictures, with its 95 % percentile bootstrap interval.
 
-    Below zero: a loses less than b. An interval without zero: the choice of pictures is an unlikely reason.
+    Below zero: a is better than b. If the interval excludes zero, sampling of pictures is an unlikely explanation.
     """
     a = _losses("losses_a", losses_a, len(losses_a))
     gaps = a - _losses("losses_b", losses_b, len(a))
@@ -335,7 +336,7 @@ def paired_difference(losses_a: Floats, losses_b: Floats, resamples: int = 1000,
 def wilson(k: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple[Floats, Floats]:
     """Low and high end of Wilson's interval for a share seen as k of n, elementwise; 0 to 1 where n is 0.
 
-    It holds the true share about as often as `level` says, on average over shares.
+    Its coverage is about `level`, on average over shares.
     """
     from scipy.special import ndtri
 
@@ -352,7 +353,7 @@ def wilson(k: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple[Floats, Flo
 
 
 def checked(confidence: Floats, correct: Bools) -> tuple[Floats, Bools]:
-    """Both as arrays, after a check that they can be scored."""
+    """Convert both to arrays and validate them."""
     confidence, correct = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
     if confidence.ndim != 1 or confidence.shape != correct.shape:
         shapes = f"confidence has shape {confidence.shape} and correct {correct.shape}"
@@ -391,7 +392,7 @@ def _brier_top_losses(confidence: Floats, correct: Bools) -> Floats:
 
 @dataclass(frozen=True)
 class _Levels:
-    """Answers at each distinct confidence, the lowest first: all that binning and ranking need.
+    """Counts of answers at each distinct confidence, the lowest first: sufficient for binning and ranking.
 
     `right` and `wrong` are (levels,), or (b, levels) of as many resamples, whose figures are then (b,).
     """
@@ -426,7 +427,7 @@ def _equal_width(levels: _Levels, bins: int) -> Counts:
 
 
 def _equal_mass(levels: _Levels, bins: int) -> Counts:
-    """Where each bin ends among the levels if all have as many pictures, as far as ties allow."""
+    """Where each bin ends among the levels, for equal numbers of pictures up to ties."""
     pictures_before = np.ceil(_edges(bins)[1:] * levels.pictures - 1e-9)
     return np.searchsorted(np.cumsum(levels.total), pictures_before) + 1
 
@@ -446,7 +447,7 @@ def _ece(levels: _Levels, ends: Counts) -> Floats:
 
 
 def _auroc(levels: _Levels) -> Floats:
-    """NaN where there are no pairs of a right and a wrong answer."""
+    """NaN if there is no pair of a right and a wrong answer."""
     right, wrong = levels.right.sum(axis=-1), levels.wrong.sum(axis=-1)
     pairs = np.where(right * wrong, right * wrong, np.nan)
     # Right answers above a mistake beat it, those beside it count one half; doubled, all is exact in integers.

@@ -1,13 +1,13 @@
-"""Which views to ask: what a panel is worth, and a choice from the votes of a pilot. Pure.
+"""Panel selection: the value of a panel, and a choice from the votes of a pilot.
 
-A view is worth what it adds to those already chosen, so panels grow greedily by the log loss (or the Brier score) of
-juries. These have one weight for all views: which views are asked matters more than how each is weighed, and four
-parameters are learned from few pictures. At its maximum likelihood a jury's log loss is what it expects to lose itself,
-so it varies less from sample to sample than its Brier score.
+The value of a view depends on those already chosen, so panels grow greedily by the log loss (or the Brier score) of
+juries. These have one weight for all views: the choice of views matters more than their weights, and four parameters
+can be learned from few pictures. At maximum likelihood the log loss of a jury equals its own expected loss, so it
+varies less from sample to sample than the Brier score.
 
-With few labelled pictures many panels are equally good, and the luckiest of them looks better than it is: there a
-chosen panel has to beat the general one on pictures that took no part in choosing it, and clearly. With many it need
-only not be clearly worse. Both are judged on the same pictures, so that what is hard about these cancels out.
+With few labelled pictures many panels are equally good, and the best of them on the sample looks better than it is: a
+chosen panel then has to beat the general one clearly on held-out pictures. With many pictures it must only not be
+clearly worse. Both are evaluated on the same pictures, so that the difficulty of these cancels out.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from looktwice.calibration.votes import Floats, LabelledVotes, Places
 SUFFICES = 1.02
 """How much larger the Brier score of one query may be than that of the whole panel for it to be enough."""
 MANY = 200
-"""Pilot pictures from which on what they choose was about as good as the general panel, or better, on new pictures."""
+"""The number of pilot pictures from which a chosen panel was as good as the general one, or better, on new pictures."""
 ROUNDS = 3
-"""Parts of the pilot pictures that judge panels chosen on the others."""
+"""The number of folds of the pilot in which chosen panels are evaluated."""
 
 
 # What a panel is worth ---------------------------------------------------------------------------------------------
 
 LossName = Literal["brier", "log-loss"]
 Loss = Callable[[Patterns, Floats, int], Floats]
-"""(n,): what a jury loses on each picture, from the patterns, its parameters and the number of classes."""
+"""(n,): the loss of a jury on each picture, from patterns, parameters and the number of classes."""
 
 
 def log_loss(patterns: Patterns, theta: Floats, _: int) -> Floats:
@@ -52,8 +52,8 @@ LOSSES: dict[LossName, Loss] = {"brier": brier, "log-loss": log_loss}
 def common_weight(labelled: LabelledVotes) -> Patterns:
     """The table of a jury with one weight for all views.
 
-    Where there are scores, it has a weight for the option's log share in the picture's own list, and one for its mean
-    over the views': what a view is worth is what it adds to the score that is paid for already.
+    With scores, it has a weight for the option's log share in the base list, and one for its mean over the views'
+    lists: the value of a view is what it adds to a score that is already paid for.
     """
     if labelled.evidence is None:
         return equal_weights(logit.tabulate(labelled))
@@ -64,15 +64,15 @@ def common_weight(labelled: LabelledVotes) -> Patterns:
 
 
 def with_useful_scores(labelled: LabelledVotes) -> LabelledVotes:
-    """The votes with their scores where these help a single query on held-out folds, otherwise without."""
+    """The votes, without their scores if these do not help a single query on held-out folds."""
     useful = scored.choose_layout(labelled.under([]), logit.SHRINKAGE) is not None
     return labelled if useful else labelled.label_only()
 
 
 def equal_weights(patterns: Patterns) -> Patterns:
-    """The table of a jury with one weight for all views, to which only the number of votes for a label matters.
+    """The table of a jury with one weight for all views, which depends only on the number of votes for a label.
 
-    Patterns whose labels have the same numbers of votes become one, so that a fit takes a fraction of the time.
+    Patterns with equal numbers of votes are merged, so that a fit takes a fraction of the time.
     """
     features, owner = patterns.options, patterns.owner
     counts = features[:, 1:-3].sum(axis=1)
@@ -100,7 +100,7 @@ def equal_weights(patterns: Patterns) -> Patterns:
 
 
 def held_out(labelled: LabelledVotes, fold: Places, loss: Loss = log_loss) -> Floats:
-    """(n,): what juries with one weight for all views lose on the folds they were not fitted on."""
+    """(n,): the held-out losses of juries with one weight for all views."""
     table = common_weight(labelled)
     losses, theta = np.zeros(len(fold)), logit.descend(table, 0.0)
     for part in range(int(fold.max()) + 1):
@@ -119,7 +119,7 @@ def lost(labelled: LabelledVotes, loss: Loss = log_loss) -> float:
 
 
 def grow(labelled: LabelledVotes, longest: int, loss: Loss = log_loss) -> list[int]:
-    """Columns in the order in which they are to be asked: each adds most to those before it."""
+    """Greedy order of columns: each adds most to those before it."""
     panel = list[int]()
     for _ in range(min(longest, len(labelled.panel))):
         left = [column for column in range(len(labelled.panel)) if column not in panel]
@@ -132,21 +132,21 @@ def grow(labelled: LabelledVotes, longest: int, loss: Loss = log_loss) -> list[i
 
 @dataclass(frozen=True)
 class Gain:
-    """By how much a chosen panel's loss is below the general one's, on pictures it was not chosen on."""
+    """How much lower the held-out loss of a chosen panel is than that of the general one."""
 
     mean: float
     error: float
     """The standard error of the mean of the differences, picture by picture."""
     pictures: int
-    """How many it is the mean of."""
+    """The number of pictures in the mean."""
 
     def convincing(self) -> bool:
-        """Whether to ask the chosen panel: it is clearly better or, after many pictures, not clearly worse."""
+        """Whether to use the chosen panel: it is clearly better or, with many pictures, not clearly worse."""
         return self.mean > (-self.error if self.pictures >= MANY else self.error)
 
 
 def gain(labelled: LabelledVotes, general: Sequence[int], longest: int, loss: Loss = log_loss) -> Gain:
-    """The gain of choosing: on each third of the pictures, with panel and weights fitted on the others."""
+    """Cross-validate the choice: on each third of the pictures, with panel and weights fitted on the others."""
     fold = logit.folds(len(labelled), ROUNDS, seed=1)
     gaps = np.zeros(len(labelled))
     for part in range(ROUNDS):
@@ -160,9 +160,9 @@ def gain(labelled: LabelledVotes, general: Sequence[int], longest: int, loss: Lo
 def choose(
     labelled: LabelledVotes, general: Sequence[int], longest: int, loss: Loss = log_loss
 ) -> tuple[list[int], Gain]:
-    """The ordered panel of at most `longest` columns, and what choosing it gained.
+    """Choose an ordered panel of at most `longest` columns; returns it with its gain.
 
-    It is the general one, unless a panel grown from these votes is convincing.
+    The general panel is kept unless a panel grown from these votes is convincing.
     """
     found = gain(labelled, general, longest, loss)
     return (grow(labelled, longest, loss) if found.convincing() else list(general[:longest])), found

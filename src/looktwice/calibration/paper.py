@@ -1,7 +1,7 @@
 """The paper's calibrators: Equation 3 (Gaussian noise) and Equation 6 (noise learned on an open model).
 
-Letters follow the paper: A is the label that is judged, p_A the share of views that say A, F_n the cumulative of the
-noise that views make in the latent space.
+Letters follow the paper: A is the label under consideration, p_A the share of views that return A, F_n the cumulative
+distribution of the noise that views cause in latent space.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAPER_A = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 10.0, 100.0)
 
 @dataclass(frozen=True)
 class Naive(ShareCalibrator):
-    """Full trust in every answer: what one has after a single query."""
+    """Confidence 1 in every answer: the baseline after a single query."""
 
     name: ClassVar[str] = "naive"
 
@@ -41,11 +41,11 @@ class Naive(ShareCalibrator):
 
 @dataclass(frozen=True)
 class MarginCalibrator(ShareCalibrator):
-    """σ(a · margin(p_A)): the margin in latent space that a share of agreeing views tells of."""
+    """σ(a · margin(p_A)), with the margin in latent space that a share of agreeing views implies."""
 
     a: float | None = None
     grid: tuple[float, ...] = PAPER_A
-    """Where a is searched; an empty grid means everywhere between its smallest and largest sensible value."""
+    """The grid for a; an empty grid searches all values between the ends of the paper's grid."""
     objective: Objective = "brier"
 
     def __post_init__(self) -> None:
@@ -76,7 +76,7 @@ class MarginCalibrator(ShareCalibrator):
 
 @dataclass(frozen=True)
 class Gaussian(MarginCalibrator):
-    """σ(a · Φ⁻¹(p_A)), the paper's Equation 3, with p_A = k/S as it stands there: 0 and 1 stay 0 and 1."""
+    """σ(a · Φ⁻¹(p_A)), the paper's Equation 3, with p_A = k/S unchanged: 0 and 1 stay 0 and 1."""
 
     name: ClassVar[str] = "gaussian"
 
@@ -105,7 +105,7 @@ class Transfer(MarginCalibrator):
 
 
 def _search(loss: Callable[[float], float]) -> float:
-    """The a between the ends of the paper's grid with the least loss: a scan, then a descent."""
+    """Minimise the loss over a between the ends of the paper's grid: a scan, then a local search."""
     from scipy.optimize import minimize_scalar
 
     scan = np.linspace(np.log(PAPER_A[0]), np.log(PAPER_A[-1]), 60)
@@ -116,12 +116,12 @@ def _search(loss: Callable[[float], float]) -> float:
 
 @dataclass(frozen=True)
 class Cumulative:
-    """A cumulative F of wᵀε, the shift that views make in the margin: F(x[i]) = f[i]."""
+    """A cumulative distribution F of wᵀε, the shift of the margin by a view: F(x[i]) = f[i]."""
 
     x: tuple[float, ...]
-    """Strictly rising points."""
+    """Strictly increasing points."""
     f: tuple[float, ...]
-    """Values that never fall, in [0, 1]."""
+    """Non-decreasing values in [0, 1]."""
 
     def __post_init__(self) -> None:
         x, f = np.array(self.x), np.array(self.f)
@@ -144,9 +144,9 @@ class Cumulative:
         return cls(tuple(x.tolist()), tuple(((levels[first] + levels[last]) / 2).tolist()))
 
     def inverse(self, level: Floats) -> Floats:
-        """F⁻¹, never falling and finite: below the lowest and above the highest level it stays where those are reached.
+        """F⁻¹, non-decreasing and finite: constant below the lowest and above the highest level.
 
-        Where F is level between two points, the inverse is their middle.
+        If F is constant between two points, the inverse is their midpoint.
         """
         f, x = self._steps
         return np.interp(level, f, x)

@@ -1,4 +1,4 @@
-"""Prediction-powered inference: an accuracy from few labels and the confidences of many other answers."""
+"""Prediction-powered inference: estimate an accuracy from few labels and the confidences of many other answers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from looktwice.calibration.metrics import Bools, Floats, checked, wilson
 from looktwice.errors import DataError
 
 LEAST_POWERED = 50
-"""Labels below which prediction-powered intervals are refused."""
+"""The fewest labels, and other answers, for a prediction-powered interval."""
 PLAIN_LABELS = 10
-"""Labels that the plain variance counts for in the variance of a prediction-powered accuracy."""
+"""The weight, in labels, of the plain variance in that of a prediction-powered accuracy."""
 
 
 class Powered(NamedTuple):
-    """A share with the ends of its interval."""
+    """A share with its interval."""
 
     value: float
     low: float
@@ -24,7 +24,7 @@ class Powered(NamedTuple):
 
 
 def check(labels: int, others: int) -> None:
-    """Refuse a prediction-powered accuracy of so few labelled, or other, pictures."""
+    """Raise an error if there are too few labelled or other pictures."""
     if min(labels, others) < LEAST_POWERED:
         counts = f"{labels} labelled and {others} other pictures"
         raise DataError(
@@ -34,14 +34,14 @@ def check(labels: int, others: int) -> None:
 
 
 def prediction_powered(correct: Bools, confidence: Floats, unlabelled: Floats, level: float = 0.95) -> Powered:
-    """The accuracy, from answers of which it is known whether they are right and the confidences of others.
+    """Estimate the accuracy from checked answers and from the confidences of unchecked ones.
 
-    The confidences are no labels, but tell whether chance drew easy pictures to be labelled: the mean of `correct` is
-    moved by how much surer, or less sure, the `unlabelled` answers are, as far as confidence has gone with being right
-    (prediction-powered inference with the power that has the least variance; without any bias, also if the confidences
-    are wrong). The interval is Wilson's at the number of labels that would tell as much. The power is learned from the
-    same labels, so each residual is that of a power learned without it (jackknife), the quantile is Student's, and the
-    variance is shrunk towards that of labels alone. Fewer than `LEAST_POWERED` labels are refused.
+    The confidences are not labels, but show whether easy pictures were drawn for labelling by chance: the mean of
+    `correct` is shifted by the difference in mean confidence to the `unlabelled` answers, as far as confidence
+    correlates with correctness (prediction-powered inference with the power of minimal variance; unbiased even if the
+    confidences are wrong). The interval is Wilson's at the effective number of labels. The power is estimated from the
+    same labels, so residuals are jackknifed, the quantile is Student's, and the variance is shrunk towards that of
+    labels alone. At least `LEAST_POWERED` labels are required.
 
     >>> correct, confidence = np.arange(100) < 80, np.where(np.arange(100) < 80, 0.9, 0.4)
     >>> tuple(round(x, 3) for x in prediction_powered(correct, confidence, np.full(5000, 0.85)))

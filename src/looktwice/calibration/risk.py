@@ -1,7 +1,7 @@
-"""Which confidences to accept so that claims about the accepted answers hold, and how many labels that takes.
+"""Risk control: thresholds of confidence at which claims about accepted answers hold, and the labels needed.
 
-Everything here is about arrays with one entry for each labelled answer: its confidence, the label that was predicted,
-and the true one. For a tag the labels are *present* and *absent*.
+Arrays have one entry for each labelled answer: its confidence, predicted label and true label. For a tag the labels are
+*present* and *absent*.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ from looktwice.calibration.votes import Bools, Counts, Floats
 from looktwice.errors import DataError
 
 ANY = "*"
-"""Stands for every label that has no claim of its own."""
+"""Every label without a claim of its own."""
 NEVER = math.inf
-"""The threshold when nothing may be accepted: no confidence reaches it."""
+"""The threshold if nothing may be accepted: no confidence reaches it."""
 STARTS = (0.25, 1.0, 2.0)
-"""Thresholds that `threshold` tries on their own account, as multiples of the allowed error below 1; and zero."""
+"""The candidates of `threshold` that have a share of the risk, as multiples of the allowed error; and zero."""
 STEPS = 16
-"""How many thresholds it tries between an allowed error and its double."""
+"""The number of candidates between an allowed error and its double."""
 UNSEEN = 1
-"""Wrong answers that are counted beyond those that were seen: answers are judged by folds, and the calibrator that
-decides later differs slightly from those of the folds."""
+"""Additional wrong answers that are assumed: the final calibrator differs slightly from those of the folds."""
 SHARES = {"max_error": 0.02, "max_miss": 0.02, "level": 0.95, "coverage": 0.9, "power": 0.8, "alpha": 0.01}
 
 Basis = Literal["guarantee", "estimate"]
-"""What a threshold rests on: a claim that holds at its level, or what is expected from held-out answers."""
+"""The basis of a threshold: a guarantee at a level, or an estimate from held-out answers."""
 
 
 class Answers(NamedTuple):
-    """Labelled answers, each judged by a calibrator that has not seen it."""
+    """Held-out answers with their truths."""
 
     confidence: Floats
     predicted: NDArray[np.generic]
@@ -43,7 +42,7 @@ class Answers(NamedTuple):
 
     @classmethod
     def unnamed(cls, confidence: Floats, correct: Bools) -> Self:
-        """The same where it is only known which answers are right; nothing can be claimed by label."""
+        """Answers for which only correctness is known; claims about single labels are not possible."""
         return cls(confidence, np.zeros(len(correct), np.int64), np.where(correct, 0, 1))
 
     @property
@@ -58,13 +57,13 @@ class Claim:
 
     bound: float
     label: str = ANY
-    """The label it is about; ANY for all that have no claim of the same kind."""
+    """The label of the claim; ANY for all labels without a claim of the same kind."""
     kind: Literal["error", "miss"] = "error"
-    """`error`: of the accepted answers that say the label, at most this share is wrong. `miss`: of the pictures whose
-    truth is the label, at most this share is accepted as something else."""
+    """`error`: at most this share of the accepted answers with the label is wrong. `miss`: at most this share of the
+    pictures with this truth is accepted as something else."""
 
     def sentence(self) -> str:
-        """The claim in words.
+        """The claim as a phrase.
 
         >>> Claim(0.05).sentence()
         'at most 5 % of the accepted answers are wrong'
@@ -78,7 +77,7 @@ class Claim:
         return f"{share} of the accepted answers{which} are wrong"
 
     def option(self) -> list[str]:
-        """The claim as an option of the command line."""
+        """The claim as a command-line option."""
         value = f"{self.bound:.10g}" if self.label == ANY else f"{self.label}={self.bound:.10g}"
         return [f"--max-{self.kind}", value]
 
@@ -86,7 +85,7 @@ class Claim:
 def claims(
     max_error: float | Mapping[str, float] | None = None, max_miss: Mapping[str, float] | None = None
 ) -> tuple[Claim, ...]:
-    """The claims that are made together; an allowed error that is a number is one for all labels."""
+    """The simultaneous claims; an allowed error that is a number applies to all labels."""
     errors = {} if max_error is None else max_error if isinstance(max_error, Mapping) else {ANY: max_error}
     found = [Claim(bound, label) for label, bound in errors.items()]
     found += [Claim(bound, label, "miss") for label, bound in (max_miss or {}).items()]
@@ -98,36 +97,36 @@ def claims(
 
 
 def level_of_each(level: float, claims: int) -> float:
-    """The level at which each of several claims is tested, so that all of them hold at `level` (Bonferroni)."""
+    """The level for each of several simultaneous claims, so that all hold at `level` (Bonferroni)."""
     check_share("level", level)
     return 1.0 - (1.0 - level) / max(claims, 1)
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The least confidence to accept, by the label that is predicted."""
+    """The lowest accepted confidence, by predicted label."""
 
     by_label: Mapping[str, float]
-    """ANY is for every other label; NEVER where nothing may be accepted."""
+    """ANY is for all other labels; NEVER if nothing may be accepted."""
     basis: Basis = "guarantee"
     claims: tuple[Claim, ...] = ()
-    """What it is to achieve."""
+    """The claims that the thresholds were chosen for."""
 
     def of(self, label: str) -> float:
-        """The least confidence at which this label is accepted."""
+        """The lowest confidence at which this label is accepted."""
         return self.by_label.get(label, self.by_label[ANY])
 
     @property
     def least(self) -> float:
-        """The least of them: NEVER where no answer can be accepted."""
+        """The lowest threshold: NEVER if no answer can be accepted."""
         return min(self.by_label.values())
 
 
 def thresholds(claims: Sequence[Claim], answers: Answers, level: float, basis: Basis = "guarantee") -> Thresholds:
-    """The thresholds at which all claims hold together at `level`, or are expected to hold.
+    """Find thresholds at which all claims hold simultaneously at `level`, or are expected to hold.
 
-    The misses of a class bound every other label; the errors of a label then choose among the thresholds above that.
-    Where errors are bounded by label and one has no bound, it is never accepted.
+    A bound on misses of a class sets a minimum for all other labels; bounds on errors then choose thresholds above it.
+    If errors are bounded by label, a label without a bound is never accepted.
     """
     level = level_of_each(level, len(claims))
     errors = {claim.label: claim for claim in claims if claim.kind == "error"}
@@ -147,14 +146,14 @@ def thresholds(claims: Sequence[Claim], answers: Answers, level: float, basis: B
 
 
 def concerned(claim: Claim, claims: Sequence[Claim], answers: Answers) -> Bools:
-    """(n,): the answers that a claim, made together with others, is about: by what they say, or by their truth."""
+    """(n,): the answers that a claim applies to, by predicted or by true label."""
     if claim.label != ANY:
         return np.asarray((answers.truth if claim.kind == "miss" else answers.predicted) == claim.label, bool)
     return ~np.isin(answers.predicted, [other.label for other in claims if other.kind == "error"])
 
 
 def broken(claim: Claim, answers: Answers) -> Bools:
-    """(n,): accepted answers that count against a claim, of those that it is about."""
+    """(n,): accepted answers that violate a claim."""
     return answers.predicted != claim.label if claim.kind == "miss" else ~answers.correct
 
 
@@ -181,13 +180,13 @@ def _miss_threshold(claim: Claim, answers: Answers, level: float, basis: Basis) 
 def threshold(
     confidence: Floats, correct: Bools, max_error: float, level: float = 0.95, least: float = 0.0
 ) -> float | None:
-    """The least confidence to accept, so that accepted answers are wrong at most `max_error` of the time.
+    """The lowest threshold at which accepted answers are wrong at most `max_error` of the time.
 
     The guarantee holds with certainty `level` over the choice of the labelled pictures; None if none can be made.
     Candidates are fixed beforehand and tested from strict to lax, each with an exact binomial test (Learn then Test). A
-    few of them have a share of the risk 1 − level of their own, and each that passes hands its share on to the next
-    laxer one (the fallback procedure), so that all mistakes together stay within the risk: all that pass hold at once,
-    and any of them may be taken, here the laxest from `least` on.
+    few of them have a share of the risk 1 − level, and each one that passes gives its share to the next laxer one (the
+    fallback procedure), which controls the family-wise error: all candidates that pass hold simultaneously, so the
+    laxest one from `least` on is returned.
     """
     check_share("max_error", max_error)
     check_share("level", level)
@@ -204,11 +203,11 @@ def threshold(
 
 
 def miss_threshold(missed: Floats, true: int, max_miss: float, level: float = 0.95) -> float | None:
-    """The least confidence to accept, so that a class is accepted as something else at most `max_miss` of the time.
+    """The lowest threshold at which a class is accepted as something else at most `max_miss` of the time.
 
-    `true` counts the labelled pictures of the class and `missed` holds the confidences of those that were given another
-    label. Misses only grow as the threshold falls, so one exact binomial bound serves all thresholds
-    (Bates et al. 2021); None if even none missed would prove nothing.
+    `true` is the number of labelled pictures of the class, and `missed` the confidences of those predicted as another
+    label. Misses only grow as the threshold falls, so one exact binomial bound serves all thresholds (Bates et al.
+    2021); None if no number of misses would be small enough.
     """
     check_share("max_miss", max_miss)
     check_share("level", level)
@@ -219,7 +218,7 @@ def miss_threshold(missed: Floats, true: int, max_miss: float, level: float = 0.
 
 
 def _beyond(missed: Floats, allowed: int) -> float:
-    """The least threshold that at most so many reach."""
+    """The lowest threshold that at most this many confidences reach."""
     ordered = np.sort(missed)[::-1]
     return 0.0 if len(ordered) <= allowed else float(np.nextafter(ordered[allowed], np.inf))
 
@@ -230,24 +229,24 @@ class Estimate:
 
     threshold: float
     error: float
-    """The share of accepted answers that is expected to be wrong."""
+    """The expected share of wrong answers among the accepted."""
     low: float
     high: float
     """Its 95 % interval."""
     accepted: float
-    """The share of answers that is accepted."""
+    """The share of accepted answers."""
 
     def sentence(self) -> str:
-        """The estimate in words, marked as one."""
+        """A sentence that marks the estimate as such."""
         interval = f"95 % interval {100 * self.low:.1f} % to {100 * self.high:.1f} %"
         share = f"accepting {100 * self.accepted:.0f} % of the pictures, those above {self.threshold:.3f}"
         return f"Best estimate, not a guarantee: {share}, {100 * self.error:.1f} % of them wrong ({interval})."
 
 
 def estimate(confidence: Floats, correct: Bools, max_error: float) -> Estimate | None:
-    """The laxest threshold at which the error is expected to be `max_error`; the surest one if that is out of reach.
+    """The lowest threshold with an expected error of `max_error`; the strictest one if that is out of reach.
 
-    Half a wrong answer more than was seen is counted, which makes up for taking the laxest. None without any answer.
+    Half a wrong answer is added, which offsets the choice of the lowest threshold. None without any answer.
     """
     from scipy.stats import beta
 
@@ -275,10 +274,10 @@ def labels_needed(
     power: float = 0.8,
     tests: int = len(STARTS) + 1,
 ) -> int:
-    """How many labelled pictures `threshold` needs to make its guarantee, within one in a hundred.
+    """The number of labelled pictures that `threshold` needs for its guarantee, to within 1 %.
 
-    `expected_error` is how often accepted answers are really wrong, `coverage` the share that is accepted, and
-    `power` the probability that the guarantee can then be made. `tests` share the risk: 1 for `miss_threshold`.
+    `expected_error` is the true error of accepted answers, `coverage` the accepted share, and `power` the probability
+    that the guarantee can be given. `tests` candidates share the risk: 1 for `miss_threshold`.
     """
     check_share("max_error", max_error)
     check_share("level", level)
@@ -306,7 +305,7 @@ def labels_needed(
 
 
 def _candidates(max_error: float) -> tuple[Floats, Floats]:
-    """The thresholds to try, from strict to lax, and the share of the risk that each has of its own."""
+    """The candidate thresholds, from strict to lax, and the initial share of the risk of each."""
     powers = np.arange(round(math.log2(STARTS[0]) * STEPS), math.ceil(-math.log2(max_error) * STEPS))
     levels = np.append(1.0 - max_error * 2.0 ** (powers / STEPS), 0.0)
     starts = [int(np.abs(levels - (1.0 - max_error * start)).argmin()) for start in STARTS]
@@ -315,7 +314,7 @@ def _candidates(max_error: float) -> tuple[Floats, Floats]:
 
 
 def _above(confidence: Floats, levels: Floats) -> Counts:
-    """How many confidences reach each level."""
+    """The number of confidences that reach each level."""
     return len(confidence) - np.searchsorted(np.sort(confidence), levels, side="left")
 
 
@@ -327,7 +326,7 @@ def _binomial(wrong: Counts | Floats, asked: Counts | Floats, error: float) -> F
 
 
 def _critical(asked: Floats, error: float, risk: float) -> Floats:
-    """The most wrong answers that are still surprising at this risk, −1 if not even none is; by bisection."""
+    """The largest number of wrong answers that a binomial test rejects at this risk, −1 if none; by bisection."""
     low, high = np.full(len(asked), -1.0), asked
     while (high - low > 1).any():
         middle = np.ceil((low + high) / 2)

@@ -1,8 +1,8 @@
-"""How scores and ranked lists are read.
+"""Convert scores and ranked lists to shares.
 
-Scores come on many scales. A `Scale` is learned once, when a jury is fitted, and makes of every list the share of each
-label: a probability as it is, a percentage divided by 100, a logit through the softmax, and 1/2, 1/4 … where there are
-only ranks. What a list leaves over is shared evenly by the labels that it does not name.
+APIs return scores on many scales. A `Scale` is inferred once, when a jury is fitted, and converts every list to a share
+for each label: probabilities are unchanged, percentages divided by 100, logits go through the softmax, and ranks alone
+become 1/2, 1/4 … The remaining mass is shared evenly by the labels that are not listed.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from looktwice.calibration.votes import UNLISTED, Codes, Evidence, Floats
 Kind = Literal["probability", "percentage", "logit", "rank"]
 
 LEAST, MOST_LEAST = 1e-7, 0.05
-"""Within what bounds the least share of a label is chosen: it is half of the smallest that the scores can tell."""
+"""The bounds of the smallest share of a label, which is half the resolution of the scores."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How scores become shares; learned from the pictures that a jury is fitted on."""
+    """How scores become shares; inferred from the pictures that a jury is fitted on."""
 
     kind: Kind = "probability"
     least: float = LEAST
-    """The least share that a label, or all labels behind the end of a list, can have."""
+    """The smallest share of a label, or of all unlisted labels together."""
 
     @classmethod
     def learn(cls, evidence: Evidence) -> Self:
-        """The scale on which these scores are."""
+        """Infer the scale of scores."""
         scores = evidence.scores[np.isfinite(evidence.scores)].astype(np.float64)
         kind = score_kind(scores)
         shares = cls(kind, 0.0).shares(evidence)
@@ -42,8 +42,8 @@ class Scale:
     def log_shares(self, evidence: Evidence, codes: Codes, classes: int) -> Floats:
         """(n, S + 1, c + 1): the log share of each label in `codes` (n, c), and of each label not among them.
 
-        A list that is empty says nothing: all its labels have the same share. A label without a score among others
-        that have one counts as not listed.
+        An empty list carries no information: all labels have the same share. A label without a score, in a list with
+        scores, counts as not listed.
         """
         shares = self.shares(evidence)
         known = (evidence.labels != UNLISTED) & ((self.kind == "rank") | np.isfinite(evidence.scores))
@@ -59,12 +59,12 @@ class Scale:
         return found
 
     def claims(self, evidence: Evidence) -> Floats:
-        """(n,): the share of the first label of each picture's own list, in [0, 1]; NaN where there is no list."""
+        """(n,): the share of the first label of each base list, in [0, 1]; NaN where there is no list."""
         claims = self.shares(evidence)[:, 0, 0]
         return np.where(evidence.listed()[:, 0], claims, np.nan)
 
     def shares(self, evidence: Evidence) -> Floats:
-        """(n, S + 1, m): the share of each listed label; of one list they sum to 1 at the most."""
+        """(n, S + 1, m): the share of each listed label; those of one list sum to at most 1."""
         listed = evidence.labels != UNLISTED
         scores = np.where(listed, evidence.scores, np.nan).astype(np.float64)
         known = np.isfinite(scores)
@@ -83,17 +83,17 @@ class Scale:
 
 
 def score_kind(scores: NDArray[np.floating]) -> Kind:
-    """The scale that scores are on, by their range; a rank where there are none."""
+    """Infer the scale of scores from their range; rank if there are no scores."""
     if len(scores) == 0:
         return "rank"
     if scores.min() >= 0 and scores.max() <= 1.5:
         return "probability"
-    # Of many pictures some have a percentage above 50, which hardly a logit is.
+    # Among many percentages some exceed 50, which logits rarely do.
     return "percentage" if scores.min() >= 0 and 50 < scores.max() <= 100.5 else "logit"
 
 
 def _softmaxed(scores: Floats, known: NDArray[np.bool_]) -> Floats:
-    """Logits as shares: of each list by the softmax, of a single one by the logistic function."""
+    """Convert logits to shares: the softmax of each list, or the logistic function of a single score."""
     single = known.sum(axis=2, keepdims=True) == 1
     top = np.where(known, scores, -np.inf).max(axis=2, keepdims=True, initial=0.0)
     powers = np.where(known, np.exp(np.where(known, scores, 0.0) - top), 0.0)
@@ -105,7 +105,7 @@ NO_SCORES = "no answer has a score"
 
 
 def useless(evidence: Evidence) -> str | None:
-    """Why the scores can say nothing, in words; None where they may."""
+    """Why the scores carry no information, as a phrase; None if they may."""
     listed = evidence.listed()[:, 0]
     if not listed.any():
         return NO_SCORES

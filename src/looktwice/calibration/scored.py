@@ -1,16 +1,16 @@
-"""The jury's columns of scores: what each option has going for it besides the votes.
+"""Score features of the jury.
 
-To the weights of the votes come, in this order, a weight for each of these columns; all but the first must be worth it
-on held-out folds, and of the last two the one that is worth more is taken first:
+These columns are added to the votes, each with a weight; all but the first must improve held-out folds, and of the last
+two the better one is tried first:
 
 - `count`: the log of the option's number of votes, as for labels alone;
-- `base`: the log share of the option in the picture's own list;
-- `bend`: for the base label alone, hinges max(0, z − knot) of the log odds z of its share, which let confidence follow
-  a score that is not of the right shape, such as one that is often exactly 1;
+- `base`: the log share of the option in the base list;
+- `bend`: for the base label alone, hinges max(0, z − knot) of the log odds z of its share, which correct the
+  shape of a score, such as one that is often exactly 1;
 - `views`: the mean log share of the option over the lists of the views;
-- `pool`: the log of its mean share over all lists, which one list that does not name it hardly lowers.
+- `pool`: the log of its mean share over all lists, which a single list without the option barely lowers.
 
-Options come from all lists, so that the truth is named far more often than by the first labels alone.
+Options come from all lists, which contain the truth far more often than the first labels alone.
 """
 
 from __future__ import annotations
@@ -48,40 +48,40 @@ Column = Literal["count", "base", "bend", "views", "pool"]
 COLUMNS: tuple[Column, ...] = ("count", "base", "bend", "views", "pool")
 POOLS: tuple[Column, ...] = ("views", "pool")
 OF_VIEWS = ("count", *POOLS)
-"""Those that say nothing, or nothing new, where no view is asked."""
+"""The columns that add nothing without views."""
 KNOTS = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""Where the hinges are, as quantiles of the log odds; one more is at the largest value but one."""
+"""The knots of the hinges, as quantiles of the log odds; one more is at the second largest value."""
 RIDGE: dict[Column, float] = {"base": 0.0, "bend": 1.0, "views": 0.0, "pool": 0.0}
-"""The ridge penalty of the weights of each column; that of `count` is γ's."""
+"""The ridge penalty of each column's weights; that of `count` is γ's."""
 FEWEST_SCORED = 20
-"""Labelled pictures with scores below which nothing is learned from them."""
+"""The fewest labelled pictures with scores to learn from."""
 MOST_OTHERS = 10
-"""Options beyond the labels that came first somewhere: those with the largest shares in all lists together."""
+"""The number of options besides first labels: those with the largest total shares."""
 
 
 @dataclass(frozen=True, eq=False)
 class ScoredOptions:
-    """The options of n pictures and what each adds up: a column a parameter, as in `Patterns.options`."""
+    """The options of n pictures and their features, one column per parameter, as in `Patterns.options`."""
 
     labels: Codes
-    """(n, c): the base label, other labels that came first somewhere, and others of the lists; MISSING behind them."""
+    """(n, c): the base label, other first labels, and other listed labels; padded with MISSING."""
     features: Floats
-    """(n, c + 1, p): the last option is the unnamed class."""
+    """(n, c + 1, p): the last option is "other classes"."""
     possible: NDArray[np.bool_]
-    """(n, c + 1): which options there are."""
+    """(n, c + 1): which options exist."""
     left: Floats
-    """(n, c + 1): log of the share of K − 1 classes that the unnamed class stands for, 0 for other options."""
+    """(n, c + 1): log of the share of the K − 1 classes that "other classes" stands for; 0 for labels."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A weighted vote with scores: used for pictures whose own answer has a score or a list."""
+    """A weighted vote with scores, used for pictures whose base answer has a score or a list."""
 
     scale: Scale
     columns: tuple[Column, ...]
-    """The columns that were worth it."""
+    """The selected columns."""
     knots: tuple[float, ...]
-    """Where the hinges of `bend` are."""
+    """The knots of `bend`."""
     theta: tuple[float, ...]
     """w₀, w_1 … w_S, a weight for each column, b₀ and b₁."""
     covariance: tuple[tuple[float, ...], ...] = field(repr=False)
@@ -99,14 +99,14 @@ class Scored:
         return len(self.theta) - 3 - width(self.columns, self.knots)
 
     def utilities(self, votes: Votes) -> ScoredUtilities:
-        """The utility of every option; every picture must have a list of its own."""
+        """The utility of every option; every picture needs a base list."""
         options = list_options(votes, self.scale, self.columns, self.knots)
         scores = np.where(options.possible, options.features @ np.array(self.theta) + options.left, -np.inf)
         left = votes.classes - (options.labels != MISSING).sum(axis=1)
         return ScoredUtilities(scores, np.array(self.covariance), only_left(options.labels, left, votes), options)
 
     def pooled(self, views: int) -> Self:
-        """The same for views that are not the panel's, each with the mean weight of the panel's."""
+        """Adapt to views outside the panel, each with the mean weight of the panel's."""
         mixing = pooling(self.views, views, len(self.theta) - 1 - self.views)
         covariance = mixing @ np.array(self.covariance) @ mixing.T
         theta = (mixing @ np.array(self.theta)).tolist()
@@ -115,7 +115,7 @@ class Scored:
 
 @dataclass(frozen=True, eq=False)
 class ScoredUtilities(Utilities):
-    """The utilities of the options that labels and lists name."""
+    """Utilities of the options in labels and lists."""
 
     options: ScoredOptions
 
@@ -128,12 +128,12 @@ class ScoredUtilities(Utilities):
 
 
 def width(columns: Sequence[Column], knots: Sequence[float]) -> int:
-    """How many parameters columns have."""
+    """The number of parameters of the columns."""
     return sum(len(knots) if column == "bend" else 1 for column in columns)
 
 
 def learn_knots(votes: Votes, scale: Scale) -> tuple[float, ...]:
-    """Where the hinges of `bend` are, for the scores of these pictures."""
+    """Place the knots of `bend` by the scores of these pictures."""
     evidence = votes.evidence
     if evidence is None:
         return ()
@@ -145,14 +145,14 @@ def learn_knots(votes: Votes, scale: Scale) -> tuple[float, ...]:
 
 
 def _odds(logs: Floats) -> Floats:
-    """(n,): log odds of the base label's share, from the log shares of options of which it is the first."""
+    """(n,): log odds of the base label's share, from the log shares of options, the base label first."""
     share = np.exp(logs[:, 0, 0])
     odds: Floats = logs[:, 0, 0] - np.log1p(-np.minimum(share, 1.0 - 1e-7))
     return odds
 
 
 def list_options(votes: Votes, scale: Scale, columns: Sequence[Column], knots: Sequence[float]) -> ScoredOptions:
-    """The options that labels and lists name, and what each adds up."""
+    """The options in labels and lists, with their features."""
     if votes.evidence is None:
         raise DataError("these votes hold no scores", code="votes-mismatch")
     labels = _option_labels(votes, scale)
@@ -205,7 +205,7 @@ def _option_labels(votes: Votes, scale: Scale) -> Codes:
     listed = evidence.labels.reshape(n, -1)
     shares = scale.shares(evidence).reshape(n, -1)
     codes = np.column_stack([answers, listed])
-    # First labels come first, by their places; the others follow by their shares, which are at most 1 a list.
+    # First labels come first, by position; the others follow by their shares, which are at most 1 per list.
     worth = np.column_stack([np.tile(np.arange(width, 0, -1) * 2.0 * width, (n, 1)), shares])
     row, column = np.nonzero(codes != UNLISTED)
     key, inverse = np.unique(row * words + codes[row, column], return_inverse=True)
@@ -224,7 +224,7 @@ def _option_labels(votes: Votes, scale: Scale) -> Codes:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which columns of scores a jury has."""
+    """The score columns of a jury."""
 
     scale: Scale
     knots: tuple[float, ...]
@@ -232,7 +232,7 @@ class Layout:
 
     @classmethod
     def union(cls, *layouts: Layout | None) -> Layout | None:
-        """What any of them has, on the scale of the first."""
+        """The columns of any of these layouts, on the scale of the first."""
         found = [layout for layout in layouts if layout]
         if not found:
             return None
@@ -240,16 +240,16 @@ class Layout:
         return cls(found[0].scale, found[0].knots, columns)
 
     def within(self, views: int) -> tuple[Column, ...]:
-        """The columns for a panel of this many views; some need views."""
+        """The columns that apply to a panel of this many views."""
         return tuple(column for column in self.columns if views or column not in OF_VIEWS)
 
     def ridge(self, views: int) -> tuple[float, ...]:
-        """The ridge penalties of its parameters but γ."""
+        """The ridge penalties of its parameters except γ."""
         columns = [column for column in self.within(views) if column != "count"]
         return tuple(RIDGE[column] for column in columns for _ in range(self.width(column)))
 
     def width(self, column: Column) -> int:
-        """How many parameters a column has."""
+        """The number of parameters of a column."""
         return width([column], self.knots)
 
     def names(self, views: int) -> list[str]:
@@ -260,11 +260,11 @@ class Layout:
 
 
 def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
-    """The columns that make a jury less surprised by the truths of folds it did not see; None where none does.
+    """Select the columns that lower the held-out log loss; None if none does.
 
-    One after the other has to lower the mean log loss by more than a standard error of what it gains, and must not
-    raise the mean Brier score: labels far down a list lower the one and may raise the other. Where it is only known of
-    some pictures what did not come true, the log loss decides alone, since the Brier score of these is not known.
+    One by one, each has to lower the mean log loss by more than a standard error of the gain, without raising the mean
+    Brier score: labels far down a list lower the former and may raise the latter. If some truths are unknown except for
+    excluded labels, the log loss decides alone.
     """
     with_scores = _scored_part(labelled)
     if with_scores is None or with_scores.evidence is None:
@@ -276,7 +276,7 @@ def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
     patterns = tabulate_scored(with_scores, whole)
     held = _held_out(with_typical_weights(tabulate(with_scores)), fold, shrinkage, with_scores.classes)
     doubtful = bool(with_scores.doubtful().any())
-    # Both of POOLS tell what the lists say together: whichever tells more comes first, and the other must add to it.
+    # Both of POOLS summarise the lists: the better one comes first, and the other must add to it.
     rounds: list[tuple[Column, ...]] = [("base",), ("bend",), *[POOLS] * (len(POOLS) if views else 0)]
     theta: dict[str, float] = {}
     for trials in rounds:
@@ -306,7 +306,7 @@ def _held_out(patterns: Patterns, fold: Places, shrinkage: float, classes: int, 
 
 
 def fit_scored(labelled: LabelledVotes, shrinkage: float, layout: Layout) -> Scored | None:
-    """The weights with scores; None where hardly a picture has any."""
+    """Fit the weights with scores; None if too few pictures have any."""
     with_scores = _scored_part(labelled)
     if with_scores is None:
         return None
@@ -318,7 +318,7 @@ def fit_scored(labelled: LabelledVotes, shrinkage: float, layout: Layout) -> Sco
 
 
 def _scored_part(labelled: LabelledVotes) -> LabelledVotes | None:
-    """The pictures whose own answer has a score or a list; None where too few have, or all say the same."""
+    """The pictures whose base answer has a score or a list; None if there are too few, or all are equal."""
     if labelled.evidence is None or useless(labelled.evidence):
         return None
     rows = np.flatnonzero(labelled.evidence.listed()[:, 0])
@@ -327,7 +327,7 @@ def _scored_part(labelled: LabelledVotes) -> LabelledVotes | None:
 
 
 def tabulate_scored(labelled: LabelledVotes, layout: Layout) -> Patterns:
-    """Votes with scores and truths as the patterns that a fit works on: one a picture."""
+    """Convert votes with scores and truths to the patterns that a fit uses, one per picture."""
     options = list_options(labelled, layout.scale, layout.within(len(labelled.panel)), layout.knots)
     column = truth_columns(options.labels, labelled.truths)
     owner, _ = np.nonzero(options.possible)

@@ -14,7 +14,7 @@ from looktwice.calibration.votes import Floats
 
 @dataclass(frozen=True)
 class Constant(ShareCalibrator):
-    """The accuracy on the labelled pictures, for every picture: well calibrated, and it knows nothing."""
+    """The accuracy on the labelled pictures, for every picture: calibrated and uninformative."""
 
     name: ClassVar[str] = "constant"
     accuracy: float | None = None
@@ -28,7 +28,7 @@ class Constant(ShareCalibrator):
 
 @dataclass(frozen=True)
 class Probit(ShareCalibrator):
-    """σ(a · Φ⁻¹((k+½)/(S+1)) + b), with a ≥ 0 by maximum likelihood: two figures, never certain."""
+    """σ(a · Φ⁻¹((k+½)/(S+1)) + b), with a ≥ 0 by maximum likelihood: two parameters, never 0 or 1."""
 
     name: ClassVar[str] = "probit"
     a: float | None = None
@@ -44,7 +44,7 @@ class Probit(ShareCalibrator):
 
 @dataclass(frozen=True)
 class Beta(ShareCalibrator):
-    """σ(a·ln p − b·ln(1−p) + c) with a, b ≥ 0 (Kull et al. 2017): bends more freely than Probit."""
+    """σ(a·ln p − b·ln(1−p) + c) with a, b ≥ 0 (Kull et al. 2017): more flexible than Probit."""
 
     name: ClassVar[str] = "beta"
     a: float | None = None
@@ -63,7 +63,7 @@ class Beta(ShareCalibrator):
 
 @dataclass(frozen=True)
 class Isotonic(ShareCalibrator):
-    """The best curve that never falls through the accuracy at each share, each drawn to the mean a little."""
+    """Isotonic regression of the accuracy on the share, slightly shrunk towards the mean."""
 
     name: ClassVar[str] = "isotonic"
     x: tuple[float, ...] | None = None
@@ -102,8 +102,8 @@ def _sigmoid(x: Floats) -> Floats:
 def _logistic(features: Floats, correct: NDArray[np.bool_]) -> tuple[float, ...]:
     """Slopes ≥ 0 and an intercept by maximum likelihood.
 
-    The targets are Platt's: right answers count (r+1)/(r+2) and wrong ones 1/(w+2), so that the slopes stay
-    finite when all answers are right, all are wrong, or agreement separates them.
+    The targets are Platt's: (r+1)/(r+2) for right answers and 1/(w+2) for wrong ones, so that the slopes stay finite if
+    all answers are right, all are wrong, or agreement separates them.
     """
     from scipy.optimize import minimize
 

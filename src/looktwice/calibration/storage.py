@@ -14,13 +14,13 @@ from looktwice.calibration.votes import ENDINGS, MISSING, Codes, Evidence, Label
 from looktwice.errors import DataError, MissingExtra
 
 ROWS = 256
-"""Rows of a Parquet file that are unpacked at a time."""
+"""Rows of a Parquet file that are decompressed at once."""
 MOST_BYTES = 2**29
-"""What a votes file may take when it is unpacked: the answers about some millions of pictures."""
+"""The largest decompressed size of a votes file, enough for millions of pictures."""
 
 
 def checked(path: str | Path) -> Path:
-    """The path of a votes file, refused if its ending is not one of theirs."""
+    """Validate the ending of a votes file."""
     if Path(path).suffix not in ENDINGS:
         raise DataError(
             f"{str(path)!r} does not end in {' or '.join(ENDINGS)}; the ending of a votes file is its format",
@@ -92,7 +92,7 @@ def _strings(values: list[str]) -> tuple[str, ...]:
 
 
 Loaded = tuple[Codes, Codes, bytes, Evidence | None]
-"""Base, views, texts as JSON, and scores where there are any."""
+"""Base, views, texts as JSON, and scores if there are any."""
 
 
 def _load_npz(path: Path) -> Loaded:

@@ -1,23 +1,23 @@
-"""Tags: the probability that each of several tags is true of a picture, from the tags that classifiers returned.
+"""Tags: the probability that each tag applies to a picture, from the tags that classifiers returned.
 
-A classifier of tags returns several that may all be right, or scores for every category. Each (picture, tag) is a row
-with two options, *present* and *absent*, whose log odds are a sum over columns. Columns stand in blocks, each with one
-ridge penalty, and a block is used only if it lowers the log loss on held-out pictures. Common to all tags are
+A tag classifier returns several tags that may all be right, or scores for every category. Each (picture, tag) is a row
+with two options, *present* and *absent*, whose log odds are a sum over columns. Columns are grouped in blocks, each
+with one ridge penalty, and a block is used only if it lowers the log loss on held-out pictures. Shared by all tags are
 
 - `votes`: a constant, and which classifiers returned the tag;
-- `score`: the log odds of its score, by classifier; `bend`: hinges of it, which correct a score of another shape;
-- `place`: the log of its place in the answer; `crowd`: the log of how much else the answer holds, for a tag that was
-  returned and for one that was not;
+- `score`: the log odds of its score, by classifier; `bend`: hinges of it, which correct the shape of a score;
+- `place`: the log of its rank in the answer; `crowd`: the log of the number of other tags, for a tag that was returned
+  and for one that was not;
 - `views`: the share of a classifier's views that return it, and their mean score;
 - `agreement`: the log of the number of answers that return it;
 
-and each tag has of its own, shrunk to 0, so that a rare tag borrows from the others:
+and specific to each tag, shrunk towards 0, so that a rare tag borrows strength from the others:
 
-- `offset`: how frequent it is; `reliability`: what it means that a classifier returned it; `slope`: what its score
-  means; `companions`: which other tags in the answers speak for it or against it.
+- `offset`: its frequency; `reliability`: the weight of a classifier that returned it; `slope`: the weight of its score;
+  `companions`: other tags in the answers that make it more or less likely.
 
-The penalised log loss is convex. Parameters of one tag occur in rows of that tag alone, so the Hessian is
-block-diagonal but for the common columns, and a fit grows linearly with the number of tags. A dense Hessian, as in
+The penalised log loss is convex. Parameters of one tag occur only in rows of that tag, so the Hessian is block-diagonal
+except for the shared columns, and the cost of a fit is linear in the number of tags. A dense Hessian, as in
 `looktwice.calibration.logit`, would grow with its cube.
 """
 
@@ -53,43 +53,43 @@ TRIALS: tuple[tuple[Block, tuple[float, ...]], ...] = (
     ("place", (1.0,)),
     ("slope", (10.0, 3.0, 1.0)),
 )
-"""The blocks in the order in which they are tried, with the ridge penalties that are tried, the strongest first."""
+"""The blocks in the order of selection, with their candidate ridge penalties, the strongest first."""
 VOTES: dict[Block, float] = {"votes": 0.01}
-"""The ridge penalty of the block that is always used, which keeps finite what the pictures don't determine."""
+"""The ridge penalty of the block that is always used, which keeps undetermined parameters finite."""
 WEAKEST = VOTES | {block: strengths[-1] for block, strengths in TRIALS}
 KNOTS = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""Where the hinges of `bend` are, as quantiles of the log odds of returned tags."""
+"""The knots of `bend`, as quantiles of the log odds of returned tags."""
 NEAREST = 1e-4
-"""How near to 0 or 1 a score can be; APIs often round to 0 or 1."""
+"""Scores are clipped this far from 0 and 1, to which APIs often round."""
 MOST_COMPANIONS = 20
-"""The tags, those most often returned, that can be companions."""
+"""The number of tags, the most frequently returned, that can be companions."""
 LEAST_FALL = 1e-7
 """The expected decrease of the loss below which a fit has converged."""
 FEWEST = 10
-"""Labelled pictures below which nothing is fitted."""
+"""The fewest labelled pictures for a fit."""
 CELLS = 4_000_000
-"""Numbers of a design that are held at a time."""
+"""Elements of the design matrix held in memory at once."""
 Z95 = 1.959964
 
 
 @dataclass(frozen=True, eq=False)
 class TagVotes:
-    """The answers of S sources about n pictures, as far as they are about T tags.
+    """The answers of S sources about n pictures, restricted to T tags.
 
-    A source is a classifier, or one of its views. The first source of a classifier is its own answer.
+    A source is a classifier, or one of its views. The first source of a classifier is its base answer.
     """
 
     names: tuple[str, ...]
     sources: tuple[str, ...]
     tags: tuple[str, ...]
     ranks: NDArray[np.int16]
-    """(n, S, T): the place of each tag in the answer, from 1; 0 where it was not returned."""
+    """(n, S, T): the rank of each tag in the answer, from 1; 0 where it was not returned."""
     scores: NDArray[np.float32]
-    """(n, S, T): the scores as they came, NaN where a tag has none."""
+    """(n, S, T): the scores as returned, NaN where a tag has none."""
     asked: Bools
-    """(n, S): whether there is an answer, which may be empty; a classifier that was down has none."""
+    """(n, S): whether there is an answer, possibly empty; there is none if the classifier was down."""
     classifiers: tuple[int, ...] = ()
-    """(S,): the number of the classifier that a source belongs to; each has its own if left out."""
+    """(S,): the index of each source's classifier; by default each source is a classifier."""
 
     def __post_init__(self) -> None:
         shape = (len(self.names), len(self.sources), len(self.tags))
@@ -106,7 +106,7 @@ class TagVotes:
 
     @classmethod
     def of(cls, votes: Votes, tags: Sequence[str], classifiers: Sequence[int] = ()) -> Self:
-        """What votes say of some tags, from their ranked lists; a source that has no label was not asked."""
+        """Extract votes on tags from ranked lists; a source without a label was not asked."""
         answers = votes.answers()
         ranks = np.zeros((*answers.shape, len(tags)), np.int16)
         scores = np.full(ranks.shape, np.nan, np.float32)
@@ -141,12 +141,12 @@ class TagVotes:
         )
 
     def labelled(self, truths: NDArray[np.generic]) -> LabelledTagVotes:
-        """The votes with truths, (n, T): 1 where a tag is true of a picture, 0 where it is not."""
+        """Add truths, (n, T): 1 where a tag applies to a picture, 0 where it does not."""
         fields = {name: getattr(self, name) for name in TagVotes.__dataclass_fields__}
         return LabelledTagVotes(**fields, truths=truths.astype(bool))
 
     def groups(self) -> list[list[int]]:
-        """The sources of each classifier, its own answer first, then its views."""
+        """The sources of each classifier, the base answer first, then the views."""
         numbers = self.classifiers or tuple(range(len(self.sources)))
         return [[s for s, number in enumerate(numbers) if number == own] for own in dict.fromkeys(numbers)]
 
@@ -156,7 +156,7 @@ class TagVotes:
 
 @dataclass(frozen=True, eq=False)
 class LabelledTagVotes(TagVotes):
-    """Votes on pictures of which it is known which tags are true."""
+    """Votes with the true tags of each picture."""
 
     truths: Bools = field(kw_only=True)
     """(n, T)."""
@@ -173,7 +173,7 @@ class LabelledTagVotes(TagVotes):
 
 @dataclass(frozen=True)
 class TagScale:
-    """How the scores of one classifier are read; learned from the pictures that a jury is fitted on."""
+    """The scale of one classifier's scores, learned from the pictures that a jury is fitted on."""
 
     kind: Kind = "rank"
     mean: float = 0.0
@@ -183,7 +183,7 @@ class TagScale:
 
     @classmethod
     def learn(cls, ranks: NDArray[np.int16], scores: NDArray[np.float32]) -> Self:
-        """The scale of the scores of returned tags."""
+        """Learn the scale from the scores of returned tags."""
         known = (ranks > 0) & np.isfinite(scores)
         scale = cls(score_kind(scores[known]))
         if not known.any():
@@ -194,7 +194,7 @@ class TagScale:
         return replace(scale, knots=tuple(knots.tolist()))
 
     def shares(self, ranks: NDArray[np.int16], scores: NDArray[np.float32]) -> Floats:
-        """Scores between 0 and 1: 0 of a tag that was not returned, 1 of one that was returned without a score."""
+        """Scores in [0, 1]: 0 for a tag that was not returned, 1 for one that was returned without a score."""
         known = np.isfinite(scores)
         values = np.where(known, scores, 1.0).astype(np.float64)
         if self.kind == "percentage":
@@ -212,21 +212,21 @@ class TagScale:
 
 @dataclass(frozen=True)
 class TagMember:
-    """The parameters for pictures that some of the classifiers answered, and how far they are known.
+    """The parameters for pictures answered by a given set of classifiers, with their covariance.
 
-    With S the `common_covariance`, the log odds of a row with the common columns g and own columns h of its
-    tag have the variance uᵀSu + hᵀDh where u = g − M·h, D is the tag's `own_covariance` and M its `coupling`.
+    With S the `common_covariance`, the log odds of a row with common columns g and tag-specific columns h have the
+    variance uᵀSu + hᵀDh where u = g − M·h, D is the tag's `own_covariance` and M its `coupling`.
     """
 
     classifiers: tuple[int, ...]
     common: tuple[float, ...]
-    """(G,): the weights of the common columns."""
+    """(G,): the weights of the shared columns."""
     own: tuple[tuple[float, ...], ...]
-    """(T, K): those of each tag's own columns."""
+    """(T, K): the weights of the tag-specific columns."""
     common_covariance: tuple[tuple[float, ...], ...] = field(repr=False)
     """(G, G)."""
     own_covariance: tuple[tuple[tuple[float, ...], ...], ...] = field(repr=False)
-    """(T, K, K): given the common weights."""
+    """(T, K, K): conditional on the shared weights."""
     coupling: tuple[tuple[tuple[float, ...], ...], ...] = field(repr=False)
     """(T, G, K)."""
 
@@ -246,16 +246,16 @@ class TagJury:
     tags: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     scales: tuple[TagScale, ...] = ()
-    """One for each classifier."""
+    """The scale of each classifier."""
     companions: tuple[int, ...] = ()
-    """The tags that can speak for or against others."""
+    """The tags that can be companions."""
     blocks: tuple[tuple[Block, float], ...] = ()
-    """The blocks of columns that were worth it, each with its ridge penalty."""
+    """The selected blocks of columns, each with its ridge penalty."""
     members: tuple[TagMember, ...] = ()
-    """One for each set of classifiers that may have answered, the largest first; the last needs no answer."""
+    """The parameters for each set of classifiers that may have answered, the largest first; the last is for none."""
 
     def fit(self, labelled: LabelledTagVotes) -> Self:
-        """The jury fitted on pictures whose tags are known, with the blocks that held-out pictures choose."""
+        """Fit the jury, with blocks selected on held-out pictures."""
         groups = labelled.groups()
         answered = labelled.asked[:, [group[0] for group in groups]]
         whole = np.flatnonzero(answered.all(axis=1))
@@ -276,10 +276,10 @@ class TagJury:
         return replace(jury, members=tuple(members))
 
     def choose_blocks(self, labelled: LabelledTagVotes) -> tuple[tuple[Block, float], ...]:
-        """The blocks that make a jury less surprised by the tags of pictures it did not see.
+        """Select the blocks that lower the held-out log loss.
 
-        One after the other has to lower the log loss. The gain need not exceed its standard error, as with labels: a
-        block that gains little is shrunk to little.
+        Each has to lower the log loss. Unlike with labels, the gain need not exceed its standard error: a block with a
+        small gain has a strong penalty.
         """
         chosen = VOTES
         rows = TagRows.tabulate(labelled, self._design(labelled, range(len(self.scales))))
@@ -298,7 +298,7 @@ class TagJury:
         return tuple(chosen.items())
 
     def estimate(self, labelled: LabelledTagVotes, classifiers: tuple[int, ...]) -> TagMember:
-        """The parameters for pictures that these classifiers answered."""
+        """Fit the parameters for pictures that these classifiers answered."""
         rows = TagRows.tabulate(labelled, self._design(labelled, classifiers))
         total, present = rows.counts()
         point = rows.minimise(dict(self.blocks), total, present, rows.zero())
@@ -307,14 +307,14 @@ class TagJury:
         return TagMember(classifiers, *map(_nested, point), *(_nested(part, digits=4) for part in parts))
 
     def probability(self, votes: TagVotes) -> Floats:
-        """(n, T): the probability that each tag is true of each picture."""
+        """(n, T): the probability that each tag applies to each picture."""
         return _sigmoid(self._log_odds(votes)[0])
 
     def interval(self, votes: TagVotes) -> tuple[Floats, Floats]:
-        """(n, T) twice: 95 % interval of the probability that very many labelled pictures would give.
+        """(n, T) twice: the 95 % interval of the probability in the limit of many labelled pictures.
 
-        Every block counts with its weakest penalty, also those that were not chosen: what few pictures cannot tell is
-        not known to be nothing.
+        Every block counts with its weakest penalty, even those not selected: effects that few pictures cannot show are
+        not known to be zero.
         """
         odds, variance = self._log_odds(votes)
         half = Z95 * np.sqrt(np.maximum(variance, 0.0))  # its parts are rounded
@@ -377,7 +377,7 @@ class TagJury:
 
 
 class Design(NamedTuple):
-    """The columns of (picture, tag) rows, and the block that each belongs to."""
+    """The columns of (picture, tag) rows, and the block of each column."""
 
     common: Floats
     """(n, T, G)."""
@@ -394,11 +394,11 @@ class Design(NamedTuple):
 
 
 Point = tuple[Floats, Floats]
-"""The parameters: (G,) of the common columns, and (T, K) of each tag's own."""
+"""The parameters: (G,) shared, and (T, K) tag-specific."""
 
 
 class Hessian(NamedTuple):
-    """The Hessian of the penalised loss: one block for the common columns, one for each tag, and what joins them."""
+    """The Hessian of the penalised loss: a block for the shared columns, one for each tag, and the cross terms."""
 
     common: Floats
     """(G, G)."""
@@ -408,11 +408,11 @@ class Hessian(NamedTuple):
     """(T, K, K)."""
 
     def coupling(self) -> Floats:
-        """(T, G, K): how a tag's own parameters follow the common ones."""
+        """(T, G, K): the response of the tag-specific parameters to the shared ones."""
         return self.joint @ self.own_inverse
 
     def schur(self) -> Floats:
-        """(G, G): the curvature in the common parameters where each tag's own follow them."""
+        """(G, G): the Schur complement of the tag-specific parameters."""
         return self.common - np.einsum("tgk,thk->gh", self.coupling(), self.joint)
 
     def solve(self, common: Floats, own: Floats) -> Point:
@@ -423,7 +423,7 @@ class Hessian(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TagRows:
-    """The distinct rows of labelled pictures, sorted by tag, and what came true of each picture."""
+    """The distinct rows of labelled pictures, sorted by tag, and the truths."""
 
     common: Floats
     """(R, G)."""
@@ -439,7 +439,7 @@ class TagRows:
 
     @classmethod
     def tabulate(cls, labelled: LabelledTagVotes, design: Design) -> Self:
-        """The rows of labelled pictures."""
+        """Collect the rows of labelled pictures."""
         kind, tables, ends = np.zeros(labelled.truths.shape, np.intp), [], [0]
         for tag in range(len(labelled.tags)):
             table = np.concatenate([design.common[:, tag], design.own[:, tag]], axis=1)
@@ -452,13 +452,13 @@ class TagRows:
         return cls(common, own, tuple(slice(*pair) for pair in pairwise(ends)), kind, labelled.truths, design)
 
     def counts(self, pictures: Bools | slice = slice(None)) -> tuple[Floats, Floats]:
-        """(R,) twice: how many of the pictures have each row, and of how many of these its tag is true."""
+        """(R,) twice: the number of pictures with each row, and the number of these to which the tag applies."""
         kind, size = self.kind[pictures].ravel(), len(self.own)
         present: Floats = np.bincount(kind, self.truths[pictures].ravel(), size).astype(np.float64)
         return np.bincount(kind, minlength=size).astype(np.float64), present
 
     def blocks(self) -> set[Block]:
-        """The blocks that have a column which is not 0 everywhere."""
+        """The blocks with at least one nonzero column."""
         blocks = (*self.design.common_blocks, *self.design.own_blocks)
         sizes = np.abs(np.concatenate([self.common, self.own], axis=1)).sum(axis=0)
         return {block for block, size in zip(blocks, sizes.tolist(), strict=True) if size}
@@ -468,7 +468,7 @@ class TagRows:
         return np.zeros(self.common.shape[1]), np.zeros((len(self.parts), self.own.shape[1]))
 
     def held_out(self, strengths: dict[Block, float], fold: Places, start: Point | None = None) -> tuple[Floats, Point]:
-        """(n,): the log loss of each picture under parameters fitted on the other folds; and those of the last fit."""
+        """(n,): the log loss of each picture under parameters fitted on the other folds; and the last parameters."""
         losses, point = np.zeros(len(fold)), start or self.zero()
         for part in range(int(fold.max()) + 1):
             point = self.minimise(strengths, *self.counts(fold != part), point)
@@ -477,7 +477,7 @@ class TagRows:
         return losses, point
 
     def ridge(self, strengths: dict[Block, float]) -> Point:
-        """The ridge penalties of the columns; infinite where a block is left out."""
+        """The ridge penalties of the columns; infinite for blocks that are left out."""
         common, own = (
             np.array([strengths.get(block, np.inf) for block in blocks], np.float64)
             for blocks in (self.design.common_blocks, self.design.own_blocks)
@@ -485,7 +485,7 @@ class TagRows:
         return common, own
 
     def minimise(self, strengths: dict[Block, float], total: Floats, present: Floats, start: Point) -> Point:
-        """The parameters of least penalised loss, by Newton steps; those of blocks that are left out are 0."""
+        """Minimise the penalised loss by Newton steps; parameters of blocks that are left out are 0."""
         ridge = self.ridge(strengths)
         used = tuple(np.isfinite(penalty) for penalty in ridge)
         rows = replace(self, common=self.common[:, used[0]], own=self.own[:, used[1]])
@@ -537,10 +537,9 @@ class TagRows:
 
 
 def _subsets(classifiers: int) -> list[tuple[int, ...]]:
-    """The sets of classifiers that have parameters of their own, the largest first.
+    """The sets of classifiers with separate parameters, the largest first.
 
-    All, all but one, the first ones, each alone, and none. A picture that another set answered is judged by the
-    largest of these within it.
+    All, all but one, the first ones, each alone, and none. For any other set, the largest of these within it is used.
     """
     every = tuple(range(classifiers))
     without = [every[:gap] + every[gap + 1 :] for gap in every]

@@ -1,8 +1,8 @@
-"""Typical weights: those of the models that experiments/typical.py has answers of, as a prior of every jury.
+"""Typical weights: a prior for every jury, from the models in experiments/typical.py.
 
-The prior is worth PICTURES labelled pictures: with few of its own a jury is nearly the typical one, with many nearly
-what it would be without. It is about the mean weight of the views alone, not about single ones, whatever they are, and
-more about the ratios of the weights than about their common scale.
+The prior counts as PICTURES labelled pictures: with few labels a jury is close to the typical one, with many close to a
+fit without prior. It constrains the mean weight of the views, not single views, and the ratios of the weights more than
+their common scale.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from looktwice.calibration.logit import Patterns, Prior
 
 PICTURES = 100.0
-"""Labelled pictures that the prior is worth."""
+"""The weight of the prior, in labelled pictures."""
 Typical = tuple[tuple[float, ...], tuple[tuple[float, ...], ...]]
-"""The weight of the base label, the mean weight of the views, γ, b₀, b₁; and what one picture says of them, (5, 5)."""
+"""The weight of the base label, the mean weight of the views, γ, b₀, b₁; and the information of one picture, (5, 5)."""
 # fmt: off
 TYPICAL: tuple[Typical, ...] = (
     ((0.7455, 0.0, 0.0, -0.7455, 0.0), (
@@ -88,9 +88,9 @@ TYPICAL: tuple[Typical, ...] = (
 
 
 def with_typical_weights(patterns: Patterns) -> Patterns:
-    """The patterns with this prior; where there are more views than it knows, all together weigh as much.
+    """Add this prior to patterns; beyond the views it covers, the total weight of all views is kept.
 
-    Sources that never answered do not count.
+    Sources that never answered are not counted.
     """
     heard = int(patterns.options[:, : 1 + patterns.views].any(axis=0).sum())
     known = min(max(heard - 1, 0), len(TYPICAL) - 1)

@@ -1,4 +1,4 @@
-"""The answers of a classifier about each picture and its views, and how they are counted.
+"""Votes: the answers of a classifier about pictures and their views.
 
 Labels are held as codes into one vocabulary: an answer takes four bytes however long its label is.
 """
@@ -35,19 +35,19 @@ Labels = Sequence[str | int | None] | NDArray[np.generic]
 LabelTable = Sequence[Sequence[str | int | None]] | NDArray[np.generic]
 
 MISSING = -1
-"""The code of an answer that there is not: not asked, refused, or not a label."""
+"""The code of a missing answer: not asked, refused, or without a label."""
 
 ENDINGS = (".npz", ".parquet")
-"""The endings of votes files, which choose the format."""
+"""The extensions of votes files, which determine the format."""
 
 OUTSIDE = -2
-"""The code of a truth that is not in the vocabulary: no answer can be equal to it."""
+"""The code of a truth outside the vocabulary: no answer is equal to it."""
 
 UNLISTED = -1
-"""The code where a ranked list has ended."""
+"""The code that pads ranked lists."""
 
 RankedList = tuple[tuple[str, float | None], ...]
-"""Labels, the best first, each with its score where it has one."""
+"""Labels, the best first, each with its score or None."""
 
 
 class Details(TypedDict, total=False):
@@ -58,47 +58,46 @@ class Details(TypedDict, total=False):
     panel: Sequence[str]
     """(S,): the views."""
     scores: ArrayLike
-    """(n, 1 + S): of the picture's label and of each view's, NaN where there is none."""
+    """(n, 1 + S): the scores of the base label and of each view's, NaN where there is none."""
     lists: Sequence[Sequence[Sequence[tuple[str | int, float | None]]]]
-    """(n, 1 + S): ranked lists in their place, labels with their score or None, the best first."""
+    """(n, 1 + S): ranked lists instead, of labels with scores or None, the best first."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """The answers about one picture: the label of the picture itself, and of each view that was asked."""
+    """The answers about one picture: the base label, and the label of each view that was asked."""
 
     name: str
     base: str | None
-    """The label of the picture itself, or its tags as one text, which may be empty; None where there is none."""
+    """The base label, or the tags as one string, possibly empty; None if there is no answer."""
     views: tuple[str | None, ...]
     digest: str = ""
-    """Of the pixels that were asked about; empty where it is not known."""
+    """The digest of the pixels; empty if unknown."""
     thumbnail: bytes = field(default=b"", compare=False, repr=False)
-    """Grey levels by which near-duplicates are found; empty where they are not known."""
+    """A grey thumbnail for finding near-duplicates; empty if unknown."""
     lists: tuple[RankedList, ...] = ()
-    """The ranked list of the picture itself, then that of each view; none at all where no answer had any."""
+    """The base ranked list, then that of each view; empty if no answer had one."""
     descriptor: Floats | None = field(default=None, compare=False, repr=False)
-    """What kind of picture it is, as `pictures.descriptor` has it; None where that is not known."""
+    """The descriptor of the picture (`images.descriptor`); None if unknown."""
     picos: tuple[int, ...] = ()
-    """What the answers about the picture itself and each view cost when they were bought, in millionths of a
-    millionth of the currency."""
+    """The price paid for the base answer and each view, in units of 1e-12 of the currency."""
     missing: dict[int, tuple[str, str]] = field(default_factory=dict, compare=False)
-    """Why there is no label, as an `error.code` and for people, by its place: 0 for the picture itself, 1 … for the
-    views; not of those that were not asked."""
+    """Why a label is missing, as an `error.code` and a message, by position: 0 for the base, 1 … for views that were
+    asked."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """The ranked lists of n pictures, each asked as it is and under S views."""
+    """The ranked lists of n pictures, each for the base and S views."""
 
     labels: Codes
-    """(n, S + 1, m): the labels of each list, the best first, UNLISTED behind its end; the picture's own list first."""
+    """(n, S + 1, m): the labels of each list, the best first, padded with UNLISTED; the base list first."""
     scores: NDArray[np.float32]
-    """(n, S + 1, m): their scores as they came, NaN where a label has none."""
+    """(n, S + 1, m): the scores as returned, NaN where a label has none."""
 
     @classmethod
     def collect(cls, lists: Sequence[Sequence[RankedList]], questions: int, codes: dict[str, int]) -> Self:
-        """Ranked lists of each picture's questions as arrays; labels that are new are added to the codes."""
+        """Convert ranked lists to arrays; new labels are added to the codes."""
         longest = max((len(ranked) for row in lists for ranked in row), default=0)
         labels = np.full((len(lists), questions, max(longest, 1)), UNLISTED, np.int32)
         scores = np.full(labels.shape, np.nan, np.float32)
@@ -111,7 +110,7 @@ class Evidence:
         return cls(labels, scores)
 
     def check(self, pictures: int, views: int, vocabulary: int) -> None:
-        """Refuse arrays that are not about these votes."""
+        """Validate the arrays against the votes."""
         if self.labels.shape[:2] != (pictures, views + 1) or self.labels.shape != self.scores.shape:
             shapes = f"{self.labels.shape} and {self.scores.shape}"
             raise DataError(
@@ -125,20 +124,20 @@ class Evidence:
             )
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
-        """The lists of some of the pictures."""
+        """The lists of a subset of the pictures."""
         return type(self)(self.labels[rows], self.scores[rows])
 
     def under(self, columns: list[int]) -> Self:
-        """The lists of the picture itself and of some views, in this order."""
+        """The lists of the base and of some views, in this order."""
         kept = [0, *(column + 1 for column in columns)]
         return type(self)(self.labels[:, kept], self.scores[:, kept])
 
     def listed(self) -> NDArray[np.bool_]:
-        """(n, S + 1): whether there is a list at all."""
+        """(n, S + 1): whether there is a list."""
         return self.labels[:, :, 0] != UNLISTED
 
     def claims(self) -> Floats:
-        """(n,): the first score of each picture's own list as it came, NaN where there is none."""
+        """(n,): the first score of each base list as returned, NaN where there is none."""
         return self.scores[:, 0, 0].astype(np.float64)
 
 
@@ -150,18 +149,18 @@ class Votes:
     panel: tuple[str, ...]
     vocabulary: tuple[str, ...]
     base: Codes
-    """(n,): the label of each picture, MISSING where there is none."""
+    """(n,): the base label of each picture, MISSING where there is none."""
     views: Codes
     """(n, S): the label of each view, MISSING where it was not asked."""
     classes: int
-    """How many labels the classifier can give, at least 2; those never seen share what is left over."""
+    """The number of classes of the classifier, at least 2, including labels that were never returned."""
     digests: tuple[str, ...] = field(default=(), kw_only=True)
-    """(n,): which pictures are the same, by their pixels; none at all, or empty ones, where that is not known."""
+    """(n,): digests of the pixels, which identify equal pictures; empty if unknown."""
     evidence: Evidence | None = field(default=None, kw_only=True)
-    """Scores and ranked lists, where the classifier gave any."""
+    """Scores and ranked lists; None if the classifier returned none."""
     unsayable: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
-    """(S + 1,): the codes that the classifier of the base and of each view cannot give; none at all where each can
-    give every label."""
+    """(S + 1,): the codes that the classifiers of the base and of each view cannot return; empty if they can return
+    all."""
 
     def __post_init__(self) -> None:
         n, s = len(self.names), len(self.panel)
@@ -202,7 +201,7 @@ class Votes:
         return f"<{type(self).__name__}: {counts}>"
 
     def check(self) -> None:
-        """Refuse to learn from these: nobody knows their truths."""
+        """Raise an error: these votes have no truths."""
         raise FitError(
             "these votes have no truths to learn from; give them to Votes.from_labels, or call labelled",
             code="labels-missing",
@@ -216,9 +215,9 @@ class Votes:
         vocabulary: Sequence[str] = (),
         classes: int | None = None,
     ) -> Votes:
-        """Votes from answered rows; labels not in the vocabulary are added to it in the order they appear.
+        """Build votes from answered rows; labels outside the vocabulary are added in order of appearance.
 
-        A label that the vocabulary has twice is one label, since answers cannot tell the two apart.
+        Duplicates in the vocabulary are merged, since answers cannot distinguish them.
         """
         codes = {label: code for code, label in enumerate(dict.fromkeys(vocabulary))}
         names, digests, base, views, lists = [], [], [], [], []
@@ -269,15 +268,15 @@ class Votes:
         vocabulary: Labels | None = None,
         **details: Unpack[Details],
     ) -> Votes | LabelledVotes:
-        """Votes from labels in lists or arrays, as texts or as whole numbers, which become their decimal texts.
+        """Build votes from labels in lists or arrays, given as strings or as integers, which become decimal strings.
 
         `base` has shape (n,) and holds the label of each picture, `views` has shape (n, S) and holds those of its
-        views. None, a masked entry, an empty text or the number -1 is a question that was not asked, or whose answer
-        held no label. With `truths`, of shape (n,), the votes are labelled. `vocabulary` lists all labels that the
-        classifier can give; without it, these are the labels that appear.
+        views. None, a masked entry, an empty string or the number -1 means that a query was not sent, or returned no
+        label. With `truths`, of shape (n,), the votes are labelled. `vocabulary` lists all labels that the classifier
+        can return; by default, the labels that appear.
 
-        `names` are those of the n pictures and `panel` those of the S views. `scores`, of shape (n, 1 + S), are the
-        classifier's own for the label of the picture and of each view, NaN where there is none. `lists` holds instead
+        `names` are the names of the n pictures and `panel` those of the S views. `scores`, of shape (n, 1 + S), are the
+        classifier's scores of the base label and of each view's, NaN where there is none. Alternatively, `lists` holds
         the ranked list of each of the 1 + S answers: pairs of label and score (or None), the best first.
 
         >>> votes = Votes.from_labels(["cat", "dog"], [["cat", "cat"], ["dog", None]], truths=["cat", "fox"])
@@ -297,13 +296,14 @@ class Votes:
 
     @staticmethod
     def load(path: str | Path) -> Votes | LabelledVotes:
-        """The votes of a file that `save` or the command line wrote; labelled if it holds truths."""
+        """Load votes from a file of `save` or the command line; labelled if it holds truths."""
         from looktwice.calibration import storage
 
         return storage.load(storage.checked(path))
 
     def to_frame(self) -> pd.DataFrame:
-        """A frame of pandas: a row for each picture; name, base label, the label of each view, and truth if known."""
+        """Convert to a pandas data frame with one row per picture: name, base label, label of each view, and truth
+        if known."""
         try:
             import pandas as pd
         except ImportError:
@@ -317,11 +317,11 @@ class Votes:
     def labelled(
         self, truths: Iterable[str], excluded: Sequence[tuple[int, ...]] = (), probabilities: Sequence[float] = ()
     ) -> LabelledVotes:
-        """The same votes with the truth of each picture.
+        """Add the truth of each picture.
 
-        `excluded` has, for a picture of whose truth it is only known what it is not, the codes of those labels, and
-        nothing for the others; its truth is then a text for people. `probabilities` say how likely each picture was to
-        be labelled, beside the others; none at all where all were as likely.
+        If only some labels of a picture are known to be wrong, `excluded` has their codes, and its truth is a text for
+        people. `probabilities` are the relative probabilities with which pictures were selected for labelling; empty if
+        equal.
         """
         words = tuple(truths)
         doubtful = np.array(list(map(bool, excluded)) or [False] * len(words), bool)
@@ -347,7 +347,7 @@ class Votes:
         )
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
-        """The same votes about some of the pictures."""
+        """The votes about a subset of the pictures."""
         return replace(
             self,
             names=_taken(self.names, rows),
@@ -358,19 +358,19 @@ class Votes:
         )
 
     def distinct(self) -> Self:
-        """The same votes with each picture once: of those with one digest, the first."""
+        """Remove duplicates: of pictures with equal digests, keep the first."""
         first: dict[str, int] = {}
         rows = [row for row, digest in enumerate(self.digests) if not digest or first.setdefault(digest, row) == row]
         return self.take(np.array(rows)) if len(rows) < len(self.digests) else self
 
     def under(self, columns: Sequence[int]) -> Self:
-        """The same pictures under some of the views, in the order given."""
+        """The votes of some of the views, in the order given."""
         panel, evidence = tuple(self.panel[c] for c in columns), self.evidence and self.evidence.under(list(columns))
         unsayable = tuple(self.unsayable[c] for c in (0, *(c + 1 for c in columns))) if self.unsayable else ()
         return replace(self, panel=panel, views=self.views[:, list(columns)], evidence=evidence, unsayable=unsayable)
 
     def of_sources(self, places: Sequence[int]) -> Self:
-        """The answers at these places of (base, view 1 … view S), the first of them as the base."""
+        """The answers at these positions of (base, view 1 … view S); the first becomes the base."""
         first, *others = places
         evidence = self.evidence and Evidence(self.evidence.labels[:, places], self.evidence.scores[:, places])
         return replace(
@@ -383,10 +383,10 @@ class Votes:
         )
 
     def apart(self, known: int, classes: int) -> Iterator[tuple[Places, Self]]:
-        """The places and votes of pictures that name only the first `known` labels, then of each other one alone.
+        """Split into the pictures whose answers are among the first `known` labels, and each other picture alone.
 
-        Each part has its own vocabulary, and `classes` or more of them: the verdict on a picture must not depend on
-        new labels among the answers about others.
+        Each part has its own vocabulary, with at least `classes` classes: the verdict on a picture must not depend on
+        new labels in the answers about other pictures.
         """
         lists = (
             np.full((len(self), 0), MISSING) if self.evidence is None else self.evidence.labels.reshape(len(self), -1)
@@ -417,7 +417,7 @@ class Votes:
             )
 
     def recoded(self, vocabulary: Sequence[str]) -> Votes:
-        """The same votes with the codes that labels have in this vocabulary, and with their own others behind them."""
+        """Recode the votes to this vocabulary, with their other labels appended."""
         words = tuple(dict.fromkeys((*vocabulary, *self.vocabulary)))
         known = {label: code for code, label in enumerate(words)}
         place = np.array([*(known[label] for label in self.vocabulary), OUTSIDE, MISSING], np.int32)
@@ -442,9 +442,9 @@ class Votes:
         return np.column_stack([self.base, self.views])
 
     def cannot_say(self, labels: Codes) -> Bools | None:
-        """(n, c, S + 1): whether each of the labels (n, c) is one that an answer could not have been.
+        """(n, c, S + 1): whether the classifier of an answer cannot return each of the labels (n, c).
 
-        None where every classifier can give every label.
+        None if every classifier can return every label.
         """
         if not any(self.unsayable):
             return None
@@ -453,7 +453,7 @@ class Votes:
         return silent & (answers != MISSING) & (answers != labels[:, :, None])
 
     def label_only(self) -> Self:
-        """The same votes without scores and ranked lists."""
+        """The votes without scores and ranked lists."""
         return replace(self, evidence=None) if self.evidence else self
 
     def lists(self) -> list[tuple[RankedList, ...]]:
@@ -476,17 +476,17 @@ class Votes:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LabelledVotes(Votes):
-    """Votes about pictures whose truth is known: what a calibrator is fitted and judged on."""
+    """Votes with truths, on which calibrators are fitted and evaluated."""
 
     truths: Codes
     """(n,): the code of each truth, OUTSIDE for one that is not in the vocabulary."""
     words: tuple[str, ...]
-    """(n,): the truths themselves."""
+    """(n,): the true labels."""
     excluded: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
-    """(n,): the codes that the truth is surely none of, where no more is known of it; its own code is then OUTSIDE, so
-    that an answer about such a picture never counts as right. None at all where every truth is known."""
+    """(n,): the codes known to be wrong, for pictures whose truth is otherwise unknown; the truth's code is then
+    OUTSIDE, so that no answer counts as right. Empty if every truth is known."""
     probabilities: tuple[float, ...] = field(default=(), kw_only=True)
-    """(n,): how likely each picture was to be labelled, beside the others; none at all where all were as likely."""
+    """(n,): the relative probability with which each picture was selected for labelling; empty if equal."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -511,7 +511,7 @@ class LabelledVotes(Votes):
             )
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
-        """The same votes about some of the pictures, with their truths."""
+        """The votes and truths of a subset of the pictures."""
         return replace(
             self,
             names=_taken(self.names, rows),
@@ -526,10 +526,10 @@ class LabelledVotes(Votes):
         )
 
     def even(self) -> Bools:
-        """(n,): pictures that are together a sample in which all pictures had the same chance to be.
+        """(n,): a subsample in which all pictures had the same probability of selection.
 
-        Of pictures that were more likely to be labelled, a part is left out by lot: each stays with the least
-        probability over its own (rejection sampling). The lot is the picture's own, so it always falls alike.
+        Rejection sampling: a picture is kept with probability min(p)/p. The draw depends
+        on the picture alone, so it is reproducible.
         """
         if not self.probabilities:
             return np.ones(len(self), bool)
@@ -543,30 +543,30 @@ class LabelledVotes(Votes):
         return self.take(np.flatnonzero(self.even())) if self.probabilities else self
 
     def doubtful(self) -> Bools:
-        """(n,): whether it is only known what the truth is not."""
+        """(n,): whether the truth is unknown except for excluded labels."""
         return np.array(list(map(bool, self.excluded)) or [False] * len(self), bool)
 
     def excluded_labels(self, row: int) -> list[str]:
-        """The labels that the truth of a picture is surely none of; one that nobody named is an empty text."""
+        """The labels known to be wrong for a picture; a label outside the vocabulary is an empty string."""
         return (
             ["" if code == OUTSIDE else self.vocabulary[code] for code in self.excluded[row]] if self.excluded else []
         )
 
     def forbids(self, labels: Codes) -> Bools:
-        """(n, c): whether the truth of each picture is surely not each of these labels, (n, c)."""
+        """(n, c): whether each of these labels, (n, c), is known to be wrong."""
         forbidden = np.zeros(labels.shape, bool)
         for row in np.flatnonzero(self.doubtful()):
             forbidden[row] = np.isin(labels[row], self.excluded[row])
         return forbidden
 
     def disputed(self) -> list[tuple[str, str]]:
-        """The names of each two pictures that are the same and have different truths."""
+        """Pairs of names of equal pictures with different truths."""
         first: dict[str, int] = {}
         rows = [(first.setdefault(digest, row), row) for row, digest in enumerate(self.digests) if digest]
         return [(self.names[one], self.names[other]) for one, other in rows if self.words[one] != self.words[other]]
 
     def check(self) -> None:
-        """Refuse votes that teach nothing: about no picture, or with truths of which none is a label."""
+        """Raise an error if there is nothing to learn from: no picture, or no known truth."""
         if len(self) == 0:
             raise FitError("there are no labelled pictures to learn from; give at least 20", code="labels-too-few")
         if (self.truths == OUTSIDE).all():
@@ -579,7 +579,7 @@ class LabelledVotes(Votes):
 
 
 def check_truths(truths: Iterable[str], labels: Iterable[str]) -> None:
-    """Refuse truths of which none is among the labels: both mean the same things by other words."""
+    """Raise an error if no truth is among the labels: they probably use different names."""
     true, known = set(truths), set(labels)
     if true and known and true.isdisjoint(known):
         raise DataError(
@@ -602,28 +602,28 @@ def _taken(values: tuple[T, ...], rows: NDArray[np.intp] | slice) -> tuple[T, ..
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """One label a picture, how many of its views say so, and how many were asked."""
+    """One label per picture, the number of views that agree, and the number of views asked."""
 
     label: Codes
     agree: NDArray[np.int64]
     asked: NDArray[np.int64]
 
     def fraction(self) -> Floats:
-        """Share of views that say so, p_A = k/S in [0, 1]; 1 where no view was asked."""
+        """The share of agreeing views, p_A = k/S in [0, 1]; 1 if no view was asked."""
         return np.where(self.asked > 0, self.agree / np.maximum(self.asked, 1), 1.0)
 
     def smoothed(self) -> Floats:
-        """(k + 1/2) / (S + 1), in (0, 1): the share that never claims certainty."""
+        """(k + 1/2) / (S + 1), in (0, 1): the smoothed share, which is never 0 or 1."""
         return (self.agree + 0.5) / (self.asked + 1.0)
 
 
 def base_tally(votes: Votes) -> Tally:
-    """The label of the picture itself, and the views that kept it: the paper's A = f(x)."""
+    """The base label, and the views that agree with it: the paper's A = f(x)."""
     return _count(votes, votes.base)
 
 
 def vote_tally(votes: Votes) -> Tally:
-    """The label that most views give; a tie goes to the base label, then to the view asked first."""
+    """The most frequent label of the views; ties go to the base label, then to the first view."""
     if not votes.panel:
         return base_tally(votes)
     views = votes.views
