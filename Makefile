@@ -60,7 +60,7 @@ test-servers: $(VENV)/.installed-test .venv-sdks/.installed-sdks # real model se
 	@sh tools/venv.sh .venv-sdks sdks
 
 .PHONY: test-torch
-test-torch: .venv-torch/.installed-torch # torch modules as open models, in an environment of their own
+test-torch: .venv-torch/.installed-torch # exports of torch modules, in an environment of their own
 	.venv-torch/bin/python -m pytest tests/with_torch
 
 .venv-torch/.installed-torch: pyproject.toml tools/venv.sh
