@@ -82,7 +82,7 @@ class OnnxClassifier:
     def __init__(self, path: Path, description: OnnxDescription, folder: Path | None = None) -> None:
         """`folder` is where the description lies; beside the model if left out."""
         self._description = description
-        self._session = _session(path)
+        self._session = open_session(path)
         inputs = self._session.get_inputs()
         if not inputs:
             raise PermanentError(
@@ -175,17 +175,19 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="onnx")
 
 
-def _session(path: Path):  # type: ignore[no-untyped-def]
+def open_session(path: Path, model: bytes | None = None):  # type: ignore[no-untyped-def]
+    """A session of a model file; `model` is what to run in its place, with the weights that lie beside the file."""
     runtime = _onnxruntime()
     options = runtime.SessionOptions()
-    # Calls run side by side, one thread each: that keeps all cores busy with rendering and inference alike.
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
+    # Calls run side by side, one thread each: that keeps all cores busy with rendering and inference alike, and a
+    # result never depends on the number of cores.
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
     if not path.is_file():
         raise PermanentError(f"there is no model file {str(path)!r}", code="description-missing")
     try:
-        return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return runtime.InferenceSession(model or str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises types of its own that share no public root
         raise PermanentError(
             f"{str(path)!r} is not a model that onnxruntime can run: {error}", code="model-unsupported"

@@ -148,8 +148,7 @@ def _measured(model: str, pictures: Sequence[Picture], views: str, draws: int, s
     bar = partial(track, description="pictures", total=len(pictures), console=ERR, transient=True)
     file, unread = measure_noise(model, pictures, views, draws, seed, partial(bar, disable=not ERR.is_terminal))
     if unread:
-        first = unread[0]
-        say(f"[yellow]{len(unread)} pictures were not read:[/yellow] {safe(first.name)}: {safe(first.message)}")
+        say(f"[yellow]{len(unread)} pictures were not read:[/yellow] {safe(str(unread[0]))}")
     return file
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -17,12 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from looktwice import __version__, files
 from looktwice.calibration import Cumulative, Gaussian, Transfer
-from looktwice.engine import Cause, Unscored
 from looktwice.errors import DataError, ImageError, ViewError
 from looktwice.images import Image, Picture, shown
 from looktwice.plots import Line, lines_svg
 from looktwice.transfer.latent import Cumulatives, Margins, Noise, Reading, describe, read
-from looktwice.transfer.onnx_features import OpenModel, open_onnx
+from looktwice.transfer.onnx_features import OnnxModel, open_onnx
 from looktwice.views import RENDERER, Panel, View, base_question, parse, questions, render
 
 COMMON = "gaussian:0.02 rotation:20 elastic:20,5 affine:10,0.1,0.1"
@@ -43,7 +41,7 @@ class Probe:
     readings: tuple[Reading, ...]
 
 
-def probe(model: OpenModel, image: Image, views: Sequence[View], draws: int, seed: int) -> tuple[Reading, ...]:
+def probe(model: OnnxModel, image: Image, views: Sequence[View], draws: int, seed: int) -> tuple[Reading, ...]:
     """One reading a view, of `draws` draws each: the same that an engine with this seed would send."""
     (base,) = model.features([model.prepare(render(image, [base_question(image)])[0])])
     # Each view is a call of its own, so that its figures are the same to the digit whatever else is measured.
@@ -57,9 +55,9 @@ def probe(model: OpenModel, image: Image, views: Sequence[View], draws: int, see
 
 
 def probes(
-    model: OpenModel, pictures: Sequence[Picture], views: Sequence[View], draws: int, seed: int = 0
-) -> Iterator[Probe | Unscored]:
-    """The readings of each picture, in order; `Unscored` for one that cannot be read."""
+    model: OnnxModel, pictures: Sequence[Picture], views: Sequence[View], draws: int, seed: int = 0
+) -> Iterator[Probe | ImageError]:
+    """The readings of each picture, in order; the error of one that cannot be read."""
     fixed = [str(view) for view in views if not view.random]
     if not views or fixed:
         what = f"{fixed[0]} shows the same each time" if fixed else "no view is named"
@@ -72,20 +70,19 @@ def probes(
             yield from pool.map(work, pictures[start : start + AHEAD])
 
 
-def fold(found: Iterable[Probe | Unscored], views: Sequence[View], draws: int) -> Survey:
+def fold(found: Iterable[Probe | ImageError], views: Sequence[View], draws: int) -> Survey:
     """The noise of each view over all pictures, in memory that does not grow with their number."""
-    tallies, unread = [_Tally.of([], draws) for _ in views], list[Unscored]()
+    tallies, unread = [_Tally.of([], draws) for _ in views], list[ImageError]()
     digest = pictures = 0
-    source = iter(found)
-    while some := list(islice(source, AHEAD)):
-        read = [item for item in some if isinstance(item, Probe)]
-        unread += [item for item in some if isinstance(item, Unscored)]
-        tallies = [t + _Tally.of([item.readings[i] for item in read], draws) for i, t in enumerate(tallies)]
-        digest, pictures = digest + sum(int(item.digest, 16) for item in read), pictures + len(read)
+    for item in found:
+        if isinstance(item, ImageError):
+            unread.append(item)
+            continue
+        seen = (_Tally.of([reading], draws) for reading in item.readings)
+        tallies = [tally + one for tally, one in zip(tallies, seen, strict=True)]
+        digest, pictures = digest + int(item.digest, 16), pictures + 1
     if not pictures:
-        raise DataError(
-            f"no picture could be read: {unread[0].message if unread else 'there are none'}", code="pictures-none"
-        )
+        raise DataError(f"no picture could be read: {unread[0] if unread else 'there are none'}", code="pictures-none")
     noises = tuple(tally.measured(str(view)) for tally, view in zip(tallies, views, strict=True))
     return Survey(pictures, f"{digest % 2**128:032x}", draws, noises, tuple(unread))
 
@@ -123,7 +120,7 @@ class Survey:
     """32 hex digits of which pictures they were, in any order."""
     draws: int
     noises: tuple[Measured, ...]
-    unread: tuple[Unscored, ...] = ()
+    unread: tuple[ImageError, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,12 +169,12 @@ def drawn(noise: Noise, title: str) -> str:
     return lines_svg(lines, title=title, x_label="shift of the margin", y_label="share of views", y_range=(0, 1))
 
 
-def _probe(model: OpenModel, views: Sequence[View], draws: int, seed: int, picture: Picture) -> Probe | Unscored:
+def _probe(model: OnnxModel, views: Sequence[View], draws: int, seed: int, picture: Picture) -> Probe | ImageError:
     try:
         image = picture.image(model.working_size)
-        return Probe(picture.name, image.digest, probe(model, image, views, draws, seed))
     except ImageError as error:
-        return Unscored(picture.name, Cause.UNREADABLE, error.why, error.code)
+        return error
+    return Probe(picture.name, image.digest, probe(model, image, views, draws, seed))
 
 
 # The file -----------------------------------------------------------------------------------------------------------
@@ -244,8 +241,8 @@ def measure(
     views: str = COMMON,
     draws: int = 50,
     seed: int = 0,
-    watch: Callable[[Iterable[Probe | Unscored]], Iterable[Probe | Unscored]] = iter,
-) -> tuple[NoiseFile, tuple[Unscored, ...]]:
+    watch: Callable[[Iterable[Probe | ImageError]], Iterable[Probe | ImageError]] = iter,
+) -> tuple[NoiseFile, tuple[ImageError, ...]]:
     """The noise that random views make in an open model, and the pictures that cannot be read.
 
     `watch` passes the probes on as they come, to show progress.
@@ -256,7 +253,7 @@ def measure(
     return filed(survey, model, description, seed), survey.unread
 
 
-def filed(survey: Survey, model: OpenModel, description: str, seed: int) -> NoiseFile:
+def filed(survey: Survey, model: OnnxModel, description: str, seed: int) -> NoiseFile:
     """A survey as it is saved."""
     return NoiseFile(
         model=description,

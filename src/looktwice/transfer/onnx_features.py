@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.classifiers import Pixels, connect, read_toml
-from looktwice.classifiers.onnx import OnnxClassifier
+from looktwice.classifiers.onnx import OnnxClassifier, open_session
 from looktwice.errors import MissingExtra, PermanentError
-from looktwice.images import WorkingSize
 from looktwice.transfer.latent import Floats, Head
 
 if TYPE_CHECKING:
@@ -35,32 +34,6 @@ TOGETHER = 64
 """Pictures in one call, unless the model takes one at a time."""
 
 
-class OpenModel(Protocol):
-    """A classifier that shows its features and the linear layer that they enter."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Changes when anything that could change answers changes."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The label of each column of the head."""
-
-    @property
-    def head(self) -> Head:
-        """The final linear layer."""
-
-    @property
-    def working_size(self) -> WorkingSize:
-        """How large a picture it can use."""
-
-    def prepare(self, pixels: Pixels) -> Tensor:
-        """One picture as the model takes it."""
-
-    def features(self, batch: Sequence[Tensor]) -> Floats:
-        """(n, D): what enters the head, for each picture."""
-
-
 class OnnxModel:
     """An ONNX model whose features are read from its graph; calls may run side by side."""
 
@@ -70,7 +43,7 @@ class OnnxModel:
         self._classifier = classifier
         self.fingerprint, self.labels, self.head = classifier.fingerprint, classifier.labels, layer.head
         self.working_size = classifier.limits.working_size
-        self._session = _session(with_outputs(model, (layer.features, layer.logits)), path.parent)
+        self._session = open_session(path, with_outputs(model, (layer.features, layer.logits)))
         entry = self._session.get_inputs()[0]
         if isinstance(entry.shape[0], int) and entry.shape[0] > 1:
             what = f"{str(path)!r} takes exactly {entry.shape[0]} pictures a call"
@@ -257,17 +230,6 @@ def _load(path: Path) -> ModelProto:
         raise PermanentError(
             f"{str(path)!r} is not an ONNX file whose graph can be read: {_line(error)}", code="model-unsupported"
         ) from None
-
-
-def _session(model: bytes, folder: Path):  # type: ignore[no-untyped-def]
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    # One thread a call, so that calls side by side keep all cores busy and a result never depends on their number.
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def _check(model: OnnxModel, layer: Layer, answer: str) -> None:
