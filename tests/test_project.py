@@ -155,6 +155,15 @@ def test_a_table_of_classifiers_names_them(place: Path, server: Running) -> None
         lt.model.named()
 
 
+def test_names_for_a_classifier_that_is_not_there_are_refused_with_a_suggestion(place: Path, server: Running) -> None:
+    describe(server, place, "cheap")
+    call("trust", "cheap.toml", "--yes")
+    (place / "looktwice.toml").write_text('classifiers = ["cheap.toml"]\n[rename.chaep]\n"A" = "b"\n')
+    call("trust", "looktwice.toml", "--yes")
+    with pytest.raises(DataError, match="'cheap'", check=coded("project-invalid")):
+        lt.model.named()
+
+
 # Labels that differ
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from support.errors import coded
 
 import looktwice as lt
-from looktwice.errors import ProfileError
+from looktwice.errors import FitError, ProfileError
 from looktwice.views import Panel
 
 Pixels = NDArray[np.uint8]
@@ -94,3 +94,26 @@ def test_a_spent_budget_of_one_leaves_the_other_and_says_so(fitted: Path, tmp_pa
 def test_a_profile_names_the_classifiers_that_it_needs(fitted: Path) -> None:
     with pytest.raises(ProfileError, check=coded("profile-mismatch")):
         lt.Model.load(fitted, lt.connect(dear, name="other", price="0.01"))
+
+
+def test_a_result_is_shown_by_its_figures_and_a_limit_below_every_price_is_refused() -> None:
+    with models() as model:
+        result = model.fit(IMAGES[:300], TRUTHS[:300], views=Panel(()))
+        assert len(repr(result)) < 5000
+        assert str(result).startswith(str(result.profile))
+        assert (result.frontier.to_frame()["brier_low"] >= 0.0).all()
+        sent = model.asked.sent
+        for price, queries in ((0.0001, None), (float("nan"), None), (None, 0.5)):
+            with pytest.raises(FitError, check=coded("option-invalid")):
+                result.at(price, queries)
+            with pytest.raises(FitError, check=coded("option-invalid")):
+                model.fit(IMAGES, TRUTHS, max_price=price, max_queries=queries)
+        assert model.asked.sent == sent
+
+
+@pytest.mark.parametrize(("paper", "calibrator"), [("rotation", "jury"), (None, "probit")])
+def test_what_is_for_one_classifier_is_refused_before_anything_is_paid(paper: str | None, calibrator: str) -> None:
+    with models() as model:
+        with pytest.raises(FitError, check=coded("option-conflict")):
+            model.fit(IMAGES[:100], TRUTHS[:100], paper=paper, calibrator=calibrator)
+        assert model.asked.sent == 0

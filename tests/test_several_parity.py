@@ -162,8 +162,27 @@ def test_the_other_goes_on_where_one_fails_and_the_verdict_says_so(
     assert {query.classifier for queries in missing for query in queries} == {failing}
     said = [f"{failing} gave no label: " in verdict.sentence for verdict in verdicts]
     assert said == [bool(queries) for queries in missing]
+    assert all(verdict.sentence.count(f"{failing} gave no label") <= 1 for verdict in verdicts)
+    assert not any("was called ;" in verdict.sentence or "because  " in verdict.sentence for verdict in verdicts)
     other = "dear" if failing == "cheap" else "cheap"
     assert all(any(query.classifier == other and query.label for query in verdict.asked) for verdict in verdicts)
+
+
+def test_a_vendor_that_is_down_is_not_a_change_of_the_pictures(
+    place: Path, vendors: Vendors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("looktwice.model.options.RetryPolicy", lambda **_: HURRY)
+    vendors.down["dear"] = 400
+    images, _ = drawn(120, seed=11)
+    with lt.Model.load(place / "profile.json", ledger="off") as model:
+        verdicts = [verdict for verdict in model.score(images) if isinstance(verdict, Verdict)]
+        failed = [place for place, verdict in enumerate(verdicts) if verdict.asked[1].code]
+        assert len(failed) > 40
+        assert not any(verdict.held for verdict in verdicts)
+        assert model.monitor().stream.seen == failed[0], "compared until it failed"
+        vendors.down.clear()
+        again = list(model.score(images))
+        assert model.monitor().stream.seen == failed[0] + len(again)
 
 
 def test_a_vendor_that_is_out_of_money_is_said_to_be(

@@ -152,8 +152,8 @@ def check_learnable(collected: Collected, pictures: int, on_collected: OnCollect
     """
     if left := [item.name for item in collected.unscored if item.cause is Cause.STOPPED]:
         raise UnscoredError(
-            f"nothing was learned because the run was stopped with {len(left)} of {pictures:,} pictures left, "
-            f"such as {left[0]}; do the same again to resume"
+            f"nothing was learned because the run was stopped with {pictures - len(collected.votes):,} of "
+            f"{pictures:,} pictures left, such as {left[0]}; do the same again to resume"
         )
     on_collected(collected)
     if (answered := len(collected.labelled())) < LEAST:

@@ -250,6 +250,7 @@ def queries_of(row: Row, panel: Sequence[str], profile: Profile, before: Mapping
     for place, (text, label, ranked, cost) in enumerate(zip((AGAIN, *panel), labels, lists, picos, strict=True)):
         source = Source.parse(text, first)
         score = ranked[0][1] if ranked else None
+        code, missing = row.missing.get(place, (None, None))
         asked.append(
             Asked(
                 source.classifier,
@@ -257,8 +258,9 @@ def queries_of(row: Row, panel: Sequence[str], profile: Profile, before: Mapping
                 label,
                 score if score is not None and isfinite(score) else None,
                 price=cost / 1e12,
-                confidence_before=before.get(place) if label is not None else None,
-                missing=row.missing[place][1] if place in row.missing else None,
+                confidence_before=before.get(place) if label is not None and any(labels[:place]) else None,
+                missing=missing,
+                code=code,
             )
         )
     return tuple(asked)

@@ -9,7 +9,7 @@ where a score makes further queries useless.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,7 +32,7 @@ from looktwice.decisions.fitting import Collected, Learned
 from looktwice.decisions.profile import FrontierPoint, Profile, ProfileClassifier
 from looktwice.decisions.sequence import Choice, Point, candidates, choose, frontier
 from looktwice.engine import Cause, QueryEngine
-from looktwice.errors import UnscoredError, ViewError
+from looktwice.errors import FitError, UnscoredError, ViewError
 from looktwice.images import Picture
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
@@ -271,15 +271,18 @@ class FitResult:
 
     profile: Profile
     frontier: Frontier
-    collected: Collected
+    collected: Collected = field(repr=False)
     """The answers that taught it."""
     sentences: tuple[str, ...] = ()
     """What is to be said of it, for people."""
     settings: tuple[Setting, ...] = ()
     """Of the paper's search: how each setting fared on the pilot."""
-    learned: Learned | None = None
+    learned: Learned | None = field(default=None, repr=False)
     pilot: int = 0
     """Labelled pictures on which something was chosen: they teach, and are not judged."""
+
+    def __str__(self) -> str:
+        return "\n".join([str(self.profile), *self.sentences])
 
     def at(self, max_price: float | None = None, max_queries: float | None = None) -> Profile:
         """The profile of another point within these limits a picture; costs no query. `Model.use` takes it.
@@ -289,11 +292,18 @@ class FitResult:
         """
         if self.learned is None:
             return self.profile
-        return self.learned.again(limits(max_price, max_queries), self.pilot).profile
+        return self.learned.again(limits(self.learned.asked, max_price, max_queries), self.pilot).profile
 
 
-def limits(max_price: float | None, max_queries: float | None) -> Choice:
-    """How a point is chosen within limits; None is none."""
+def limits(asked: Sequence[ProfileClassifier], max_price: float | None, max_queries: float | None) -> Choice:
+    """How a point is chosen within limits; None is none. An error where not even one query is within them."""
+    cheapest = min(asked, key=lambda classifier: classifier.price)
+    if (max_price is not None and not max_price >= cheapest.price) or not (max_queries is None or max_queries >= 1):
+        raise FitError(
+            f"one query about each picture costs at least {cheapest.price:g}, which a max_price of {max_price} and "
+            f"max_queries of {max_queries} do not allow; raise them",
+            code="option-invalid",
+        )
     price, queries = (np.inf if limit is None else limit for limit in (max_price, max_queries))
     return lambda points: choose(points, price, queries)
 

@@ -160,7 +160,7 @@ class Point:
     def intervals(self) -> tuple[tuple[float, float], tuple[float, float]]:
         """The 95 % intervals of the mean loss and of the mean price."""
         (loss, price), half = (self.loss, self.price), [_half(each) for each in (self.losses, self.prices)]
-        return (loss - half[0], loss + half[0]), (price - half[1], price + half[1])
+        return (max(0.0, loss - half[0]), loss + half[0]), (max(0.0, price - half[1]), price + half[1])
 
     def is_near(self, best: Point) -> bool:
         """Whether the loss is within one standard error and LEAST_GAIN of that of a better point."""

@@ -63,6 +63,8 @@ class Asked:
     """The confidence that was not enough, where this is the first query to another classifier."""
     missing: str | None = None
     """Why it has no label, where it was asked and has none."""
+    code: str | None = None
+    """The code of that reason; `no-label` where the classifier answered and its answer held none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +193,8 @@ class Verdict(PictureVerdict):
                 before = dict.fromkeys(each.classifier for each in self.asked[:place] if each.label is not None)
                 unsure = f"{' and '.join(before)} {'was' if len(before) == 1 else 'were'} unsure"
                 reasons.append(f"{query.classifier} was asked because {unsure}, {percent(query.confidence_before)}.")
-        missing = [f"{query.classifier} gave no label: {query.missing}." for query in self.asked if query.missing]
-        return [*reasons, *missing]
+        missing = dict.fromkeys((query.classifier, query.missing) for query in self.asked if query.missing)
+        return [*reasons, *(f"{classifier} gave no label: {why}." for classifier, why in missing)]
 
     def _repr_html_(self) -> str:
         title = f"{self.name}: {self.label}, {percent(self.confidence)}. {self.sentence}"
@@ -312,11 +314,13 @@ def sentence(
     agree = sum(answer == label for _, answer in answered)
     burst = bool(votes) and not adjective(votes[0][0])
     others, first = ("other photos", "first photo") if burst else ("views", "picture itself")
+    if not burst and any("@" in view for view, _ in answered):
+        others = "other answers"
     parts = [
         f"{agree} of {len(answered)} {others} agree" if answered else "no view was asked",
         *_dissent(label, answered),
     ]
-    if base != label:
+    if base not in ("", label):
         parts.append(f"the {first} was called {base}")
     if score is not None:
         parts.append(f"the classifier itself gave {base} a score of {score:.3g}")

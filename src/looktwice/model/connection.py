@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Self
 
@@ -37,7 +38,7 @@ from looktwice.engine import (
     maintenance,
 )
 from looktwice.engine.ledger.maintenance import DayCost
-from looktwice.errors import LookTwiceError
+from looktwice.errors import DataError, LookTwiceError
 from looktwice.images import Image, PictureLike, one
 from looktwice.model.options import AskOptions, in_order, ledger_name, ledger_place, open_engine
 from looktwice.project import FILE, Project
@@ -103,7 +104,15 @@ def named(given: Sequence[str] = ()) -> list[Connected]:
             f'no classifier is named; give -c, or write for example classifiers = ["my-api.toml"] into {FILE}',
             code="option-invalid",
         )
-    return [connect(one, name=name, rename=project.names(name or name_of(one))) for name, one in sources]
+    connected = [connect(one, name=name, rename=project.names(name or name_of(one))) for name, one in sources]
+    for unknown in () if given else project.rename.keys() - {each.name for each in connected}:
+        if meant := get_close_matches(unknown, [each.name for each in connected], 1):
+            raise DataError(
+                f"{str(project.file)!r} renames labels of {unknown!r}, and there is no such classifier; did you mean "
+                f"{meant[0]!r}?",
+                code="project-invalid",
+            )
+    return connected
 
 
 def of_profile(profile: Profile, path: Path) -> list[Connected]:

@@ -63,7 +63,7 @@ from looktwice.project import Project
 from looktwice.transfer import NoiseFile
 from looktwice.views import GENERAL, PROMPTED, At, Base, Panel, panel_of, questions, render
 
-NO_VIEWS = Panel(())
+NO_LABEL = Cause.NO_LABEL.code
 DEFAULTS = DecisionOptions()
 
 
@@ -192,13 +192,18 @@ class AsyncModel(Connection):
         if self.kind == "tags":
             chosen = {"noise": noise, "paper": paper, "max_price": max_price, "max_queries": max_queries}
             return await self._fit_tags(found, self.panel(views), calibrator, chosen, on_collected)
+        family, tell = self._calibrator(calibrator, noise, views), on_collected or fitting.warn
+        asked = self._asked()
+        if len(asked) > 1 and not (isinstance(family, Jury) and paper is None):
+            raise FitError(
+                "several classifiers are weighed by a jury; leave out paper and other calibrators, or give one "
+                "classifier",
+                code="option-conflict",
+            )
         if paper is not None:
             return await self._search(found, paper, draws)
-        family, tell = self._calibrator(calibrator, noise, views), on_collected or fitting.warn
         fitting.check_teachable(found)
-        panel, asked, choice = self.panel(views), self._asked(), pilot.limits(max_price, max_queries)
-        if len(asked) > 1 and not isinstance(family, Jury):
-            raise FitError(f"several classifiers are weighed by a jury, not by {family.name}", code="option-conflict")
+        panel, choice = self.panel(views), pilot.limits(asked, max_price, max_queries)
         fixed = views not in (None, "") or not isinstance(family, Jury)
         async with self._showing(len(found)) as engine:
             if fixed:
@@ -480,10 +485,13 @@ class AsyncModel(Connection):
             self._showing(total) as engine,
             aclosing(judging.look(engine, found, self.fitted(), policy, on_answer, judge)) as verdicts,
         ):
-            fair = True
+            fair, down = True, set[str]()
             async for verdict in verdicts:
                 if not isinstance(verdict, Unscored):
-                    yield await monitor.observe(verdict, engine.ledger, compare=fair)
+                    # A classifier that is down or out of budget is not a change of the pictures.
+                    down |= {asked.classifier for asked in verdict.asked if asked.code not in (None, NO_LABEL)}
+                    down -= {asked.classifier for asked in verdict.asked if asked.label is not None}
+                    yield await monitor.observe(verdict, engine.ledger, compare=fair and not down)
                 else:
                     # Which pictures still get a verdict then depends on what was asked before, such as the harder ones.
                     fair = fair and verdict.cause not in (Cause.BUDGET, Cause.STOPPED)
