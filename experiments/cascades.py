@@ -43,8 +43,18 @@ from experiments.closed import emotions, rows_of
 from experiments.writing import Row, merge
 from looktwice.calibration import risk
 from looktwice.calibration.votes import MISSING, UNLISTED, Bools, Evidence, Floats, LabelledVotes, Places, Votes
-from looktwice.decisions.sequence import LEVELS, NEVER, HeldOutJuries, Point, Source, between, candidates, choose, find
-from looktwice.decisions.sequence import Sequence as Asked
+from looktwice.decisions.sequence import (
+    LEVELS,
+    NEVER,
+    HeldOutJuries,
+    Point,
+    Sequence as Asked,
+    Source,
+    between,
+    candidates,
+    choose,
+    find,
+)
 
 RESULTS = Path(__file__).parent / "results"
 SPLITS, GUARANTEED, LABELLED, MOST_TESTED = 20, 200, 400, 5000

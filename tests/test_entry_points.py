@@ -21,8 +21,7 @@ import pytest
 from support.errors import code_in, coded
 from support.workshop import answers, run, write_pictures, write_profile
 
-from looktwice.calibration.calibrators import FAMILIES as CALIBRATORS_KNOWN
-from looktwice.calibration.calibrators import named
+from looktwice.calibration.calibrators import FAMILIES as CALIBRATORS_KNOWN, named
 from looktwice.classifiers.registry import connect
 from looktwice.decisions.profile import Profile
 from looktwice.decisions.verdict import adjective

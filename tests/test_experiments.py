@@ -53,8 +53,7 @@ from looktwice.calibration import metrics
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.metrics import Scores
 from looktwice.errors import DataError, ViewError
-from looktwice.transfer.latent import Cumulatives, describe
-from looktwice.transfer.latent import read as read_features
+from looktwice.transfer.latent import Cumulatives, describe, read as read_features
 from looktwice.views import GENERAL, GRIDS, Panel
 
 PICTURES = 120

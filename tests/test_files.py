@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.engines import counted
 from support.errors import code_in, coded
 from support.faults import LABELS, Running, fault_server
@@ -25,7 +24,7 @@ from looktwice.calibration.jury import Jury
 from looktwice.decisions.verdict_files import ScoreFile
 from looktwice.errors import DataError
 from looktwice.images.image import encode_png
-from looktwice.signals import TOGETHER
+from looktwice.model.signals import TOGETHER
 from looktwice.views import Panel
 
 

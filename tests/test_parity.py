@@ -22,8 +22,7 @@ import pytest
 import typer
 from conformance.batch_replica import BatchReplica
 from conformance.oip_replica import Served, oip_routes
-from conformance.replica import DEMO as MODEL
-from conformance.replica import Replica, model, pictures
+from conformance.replica import DEMO as MODEL, Replica, model, pictures
 from conformance.vendors import HOUSES, PRICES, app_of, description, served
 from support.errors import code_in, coded
 from support.faults import Running, fault_server

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import numpy as np
-from PIL import Image as Pillow
-from PIL import ImageDraw, ImageFont
+from PIL import Image as Pillow, ImageDraw, ImageFont
 
 from looktwice.images.image import Image
 from looktwice.views import Panel, questions, render

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments.paper.index import entries
-from experiments.writing import fill as fill_marks
-from experiments.writing import markdown, read
+from experiments.writing import fill as fill_marks, markdown, read
 
 Line = dict[str, str]
 Rows = Sequence[Line]

@@ -11,53 +11,57 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from looktwice import calibration as calibration
-    from looktwice import plots as plots
-    from looktwice import ray as ray
-    from looktwice import views as views
-    from looktwice.blocking import Model as Model
+    from looktwice import calibration as calibration, plots as plots, ray as ray, views as views
     from looktwice.calibration import metrics as metrics
-    from looktwice.classifiers.python import batched as batched
-    from looktwice.classifiers.python import returns_tags as returns_tags
     from looktwice.errors import LookTwiceError as LookTwiceError
-    from looktwice.model import AskOptions as AskOptions
-    from looktwice.model import AsyncModel as AsyncModel
-    from looktwice.model import DecisionOptions as DecisionOptions
-    from looktwice.model import Evaluation as Evaluation
-    from looktwice.model import Image as Image
-    from looktwice.model import Jury as Jury
-    from looktwice.model import LabelledVotes as LabelledVotes
-    from looktwice.model import Panel as Panel
-    from looktwice.model import Profile as Profile
-    from looktwice.model import QueryEngine as QueryEngine
-    from looktwice.model import TagVerdict as TagVerdict
-    from looktwice.model import Unscored as Unscored
-    from looktwice.model import Verdict as Verdict
-    from looktwice.model import Votes as Votes
-    from looktwice.model import connect as connect
+    from looktwice.model import (
+        AskOptions as AskOptions,
+        AsyncModel as AsyncModel,
+        DecisionOptions as DecisionOptions,
+        Evaluation as Evaluation,
+        Image as Image,
+        Jury as Jury,
+        LabelledVotes as LabelledVotes,
+        Model as Model,
+        Panel as Panel,
+        Profile as Profile,
+        QueryEngine as QueryEngine,
+        TagVerdict as TagVerdict,
+        Unscored as Unscored,
+        Verdict as Verdict,
+        Votes as Votes,
+        batched as batched,
+        connect as connect,
+        returns_tags as returns_tags,
+    )
     from looktwice.sklearn import LookTwice as LookTwice
 
 _HOMES = {
-    "QueryEngine": "engine.engine",
-    "AskOptions": "model.options",
-    "AsyncModel": "model",
-    "DecisionOptions": "decisions.policy",
-    "Evaluation": "decisions.evaluation",
-    "Image": "images.image",
-    "Model": "blocking",
-    "Jury": "calibration.jury",
-    "LabelledVotes": "calibration.votes",
-    "Panel": "views",
-    "Profile": "decisions.profile",
+    **dict.fromkeys(
+        (
+            "AskOptions",
+            "AsyncModel",
+            "DecisionOptions",
+            "Evaluation",
+            "Image",
+            "Jury",
+            "LabelledVotes",
+            "Model",
+            "Panel",
+            "Profile",
+            "QueryEngine",
+            "TagVerdict",
+            "Unscored",
+            "Verdict",
+            "Votes",
+            "batched",
+            "connect",
+            "returns_tags",
+        ),
+        "model",
+    ),
     "LookTwice": "sklearn",
     "LookTwiceError": "errors",
-    "TagVerdict": "decisions.verdict",
-    "Unscored": "engine.query",
-    "Verdict": "decisions.verdict",
-    "Votes": "calibration.votes",
-    "batched": "classifiers.python",
-    "connect": "model",
-    "returns_tags": "classifiers.python",
 }
 _MODULES = {
     "calibration": "calibration",

@@ -23,6 +23,7 @@ Each message says what happened, with which value, and what to do now, in one li
 
 import copyreg
 import sys
+from collections.abc import Sequence
 from typing import ClassVar
 
 CODES = {
@@ -284,6 +285,18 @@ class ChangedError(ClassifierError):
     """It answers, but no longer as it used to."""
 
     code = "classifier-changed"
+
+
+def shown(name: str) -> str:
+    """The name as a terminal can print it: quoted and escaped where it holds control characters or is empty."""
+    return name if name and name.isprintable() else repr(name)
+
+
+def few(names: Sequence[str], what: str) -> str:
+    """How many there are, and the first three by name: `5 pictures (a.png, b.png, c.png and 2 more)`."""
+    first = ", ".join(map(shown, names[:3]))
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{len(names)} {what}{'' if len(names) == 1 else 's'} ({first}{more})"
 
 
 def require_posix(what: str) -> None:

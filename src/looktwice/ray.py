@@ -22,18 +22,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice import AskOptions, DecisionOptions, Model, Profile, Unscored, Verdict, files
-from looktwice.errors import DataError, MissingExtra
+from looktwice.errors import DataError, MissingExtra, few, shown
 from looktwice.model import (
     PICTURE_ENDINGS,
     VERDICT_COLUMNS_OF,
+    AskOptions,
     Classifiers,
+    DecisionOptions,
+    Model,
+    Profile,
     Progress,
+    Unscored,
+    Verdict,
     encode_png,
-    few,
+    files,
     find,
     one,
-    shown,
     verdict_record,
 )
 

@@ -13,25 +13,31 @@ from typing import Self, TypeVar, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from looktwice import AskOptions, DecisionOptions, Model, Profile, TagVerdict, Unscored, Verdict
 from looktwice.errors import FitError, MissingExtra
 from looktwice.model import (
     FALSE_ALARMS,
+    AskOptions,
     Basis,
     Calibrator,
     Classifier,
     Classifiers,
     Collected,
     Connected,
+    DecisionOptions,
     Floats,
+    Model,
     Money,
     OnDrift,
     Panel,
     Picture,
     PicturesLike,
+    Profile,
     Scores,
     SetKind,
+    TagVerdict,
     Unfamiliar,
+    Unscored,
+    Verdict,
     many,
     one,
 )

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.special import expit, ndtr, ndtri
 from scipy.stats import gamma
 from support.errors import coded

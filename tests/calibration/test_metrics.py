@@ -9,8 +9,7 @@ from dataclasses import asdict, fields
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from support.errors import coded
 
 from looktwice.calibration import metrics

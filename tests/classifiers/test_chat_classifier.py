@@ -15,15 +15,13 @@ import pytest
 from aiohttp import web
 from conformance.chat_replica import anthropic_reply, anthropic_routes, openai_reply, openai_routes
 from conformance.replica import Replica, labels_of, meant, model, pictures
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.errors import coded
 
 from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Settings
 from looktwice.classifiers.chat.anthropic import connect as connect_anthropic
 from looktwice.classifiers.chat.lexicon import Lexicon, word_of
-from looktwice.classifiers.chat.openai import connect as connect_openai
-from looktwice.classifiers.chat.openai import connect_http as connect_openai_http
+from looktwice.classifiers.chat.openai import connect as connect_openai, connect_http as connect_openai_http
 from looktwice.classifiers.registry import connect
 from looktwice.errors import ImageError, PermanentError, QuotaError, TransientError
 from looktwice.images.decode import decode

@@ -21,8 +21,7 @@ from conformance.chat_replica import (
     responses_reply,
 )
 from conformance.replica import Replica, pictures
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.errors import coded
 
 from looktwice.classifiers.chat import anthropic, gemini, openai, responses
@@ -31,7 +30,7 @@ from looktwice.classifiers.chat.model import ChatClassifier
 from looktwice.classifiers.transport import Reply
 from looktwice.errors import PermanentError, TransientError
 from looktwice.model import AsyncModel
-from looktwice.phrasing import AS_DESCRIBED, Phrasing
+from looktwice.views.phrasing import AS_DESCRIBED, Phrasing
 
 PAGE = (Path(__file__).parents[2] / "docs" / "chat-replies.md").read_text("utf-8")
 TOLD = {

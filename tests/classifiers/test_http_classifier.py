@@ -20,8 +20,7 @@ import numpy as np
 import pytest
 from aiohttp import web
 from conformance.replica import Replica, meant
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.errors import coded
 
 from looktwice.classifiers.base import (
@@ -35,8 +34,7 @@ from looktwice.classifiers.base import (
     tags,
 )
 from looktwice.classifiers.encoding import Encoding
-from looktwice.classifiers.http import connect as connect_http
-from looktwice.classifiers.http import preset, presets
+from looktwice.classifiers.http import connect as connect_http, preset, presets
 from looktwice.classifiers.registry import connect
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import retry_after

@@ -16,14 +16,12 @@ import pytest
 from aiohttp import web
 from conformance.oip_replica import Served, oip_routes
 from conformance.replica import DEMO, Replica, labels_of, meant, model, pictures
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 from support.errors import coded
 
 from looktwice.classifiers.base import Answer, Names, Option
-from looktwice.classifiers.oip import Model, OipClassifier, Reading
-from looktwice.classifiers.oip import connect as connect_oip
+from looktwice.classifiers.oip import Model, OipClassifier, Reading, connect as connect_oip
 from looktwice.classifiers.registry import connect, read_toml
 from looktwice.classifiers.replies import Garbled
 from looktwice.classifiers.secrets import Secrets

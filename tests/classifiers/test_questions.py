@@ -14,8 +14,7 @@ import pytest
 from aiohttp import web
 from conformance.chat_replica import anthropic_routes, gemini_routes, openai_routes, responses_routes
 from conformance.replica import Replica, labels_of, model, pictures
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy import stats
 from support.errors import coded
 
@@ -27,8 +26,8 @@ from looktwice.engine.query import askable
 from looktwice.errors import PermanentError, ViewError
 from looktwice.images.image import Image
 from looktwice.model import AsyncModel
-from looktwice.phrasing import AS_DESCRIBED, LabelOrder, Phrasing
 from looktwice.views import GENERAL, PROMPTED, Panel, Question, parse, questions, render
+from looktwice.views.phrasing import AS_DESCRIBED, LabelOrder, Phrasing
 
 VENDORS = {"openai": openai, "responses": responses, "anthropic": anthropic, "gemini": gemini}
 ROUTES: dict[str, Callable[[], web.RouteTableDef]] = {

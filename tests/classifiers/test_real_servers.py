@@ -30,11 +30,10 @@ from conformance.replica import DEMO, labels_of, meant, model, pictures
 from looktwice.classifiers.base import Answer, AnyClassifier
 from looktwice.classifiers.chat.model import Asked
 from looktwice.classifiers.chat.openai import connect as connect_openai
-from looktwice.classifiers.oip import OipClassifier, Tensor
-from looktwice.classifiers.oip import connect as connect_oip
+from looktwice.classifiers.oip import OipClassifier, Tensor, connect as connect_oip
 from looktwice.classifiers.registry import connect, read_toml
 from looktwice.errors import ClassifierError, TransientError
-from looktwice.phrasing import AS_DESCRIBED
+from looktwice.views.phrasing import AS_DESCRIBED
 
 HERE = Path(__file__).parents[1]
 HOME = HERE.parent / ".venv-servers"

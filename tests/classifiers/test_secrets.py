@@ -24,16 +24,14 @@ import pytest
 from aiohttp import web
 from conformance.chat_replica import anthropic_reply, openai_reply
 from conformance.replica import Replica
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.errors import coded
 from support.faults import LABELS, label_of
 from support.serving import started
 from support.workshop import run, write_pictures
 
 from looktwice import Model
-from looktwice.classifiers import aws, http, oip
-from looktwice.classifiers import command as program
+from looktwice.classifiers import aws, command as program, http, oip
 from looktwice.classifiers.base import AnyClassifier
 from looktwice.classifiers.chat import anthropic, openai
 from looktwice.classifiers.registry import connect as connect_any

@@ -25,7 +25,7 @@ from looktwice.cli.console import Output, watched
 from looktwice.decisions.profile import Result
 from looktwice.engine.budget import Budget
 from looktwice.model import AsyncModel
-from looktwice.progress import Spending
+from looktwice.model.progress import Spending
 
 
 @dataclass

@@ -15,7 +15,7 @@ from support.workshop import run, write_pictures, write_profile
 
 from looktwice.engine.ledger import schema, sessions
 from looktwice.images.collection import find
-from looktwice.project import Project
+from looktwice.model.project import Project
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from looktwice.cli.verdict_folder import VerdictFolder
 from looktwice.decisions.policy import DecisionOptions
 from looktwice.errors import DataError, FleetError, ProfileError
 from looktwice.model.options import AskOptions
-from looktwice.signals import ReceivedSignals
+from looktwice.model.signals import ReceivedSignals
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ def test_a_signal_stops_a_run_gently_and_a_second_one_at_once(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("looktwice.cli.console.received", ReceivedSignals())
-    monkeypatch.setattr("looktwice.signals.TOGETHER", -1.0)
+    monkeypatch.setattr("looktwice.model.signals.TOGETHER", -1.0)
     monkeypatch.setattr("looktwice.cli.console.leave_soon", lambda code: None)  # this process stays
     before, run = signal.signal(number, signal.default_int_handler), Stoppable()  # nohup makes tests ignore hang-ups
     try:

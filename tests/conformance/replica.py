@@ -16,8 +16,7 @@ import numpy as np
 from aiohttp import web
 
 from looktwice.classifiers.base import Answer, AnyClassifier, Pixels, names_of
-from looktwice.classifiers.onnx import OnnxClassifier
-from looktwice.classifiers.onnx import connect as connect_onnx
+from looktwice.classifiers.onnx import OnnxClassifier, connect as connect_onnx
 from looktwice.errors import ClassifierError, PermanentError, QuotaError, TransientError
 
 DEMO = Path(str(files("looktwice") / "demo"))

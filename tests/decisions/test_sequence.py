@@ -9,8 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from support.errors import coded
 
 from looktwice.calibration.votes import MISSING, Evidence, LabelledVotes, Votes

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from aiohttp import web
 from conformance.batch_replica import BatchReplica, Faults, Handler
-from conformance.vendors import HOUSES, LABELS
-from conformance.vendors import served as served_app
+from conformance.vendors import HOUSES, LABELS, served as served_app
 from support.batch_players import (
     ALL,
     asks_in_batches,

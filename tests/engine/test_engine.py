@@ -18,8 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.classifiers import Labelling
-from support.engines import HURRY, engine_for, engine_on
-from support.engines import counted as counted_in
+from support.engines import HURRY, counted as counted_in, engine_for, engine_on
 from support.errors import coded
 from support.faults import Running, fault_server
 from support.storms import counted, storm

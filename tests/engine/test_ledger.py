@@ -28,7 +28,7 @@ from looktwice.engine.ledger.schema import Entry, Outcome, classifier_id, joined
 from looktwice.engine.ledger.sqlite import SqliteDatabase
 from looktwice.engine.ledger.transaction import RAW_LIMIT
 from looktwice.errors import LedgerError
-from looktwice.project import Project
+from looktwice.model.project import Project
 
 WHO, PRICE = "test:classifier", 1500 * MICRO
 

@@ -14,16 +14,15 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from PIL import ImageFile, TiffImagePlugin
 from support.errors import coded
 
-from looktwice.errors import ImageError
+from looktwice.errors import ImageError, shown
 from looktwice.images.decode import decode, load
-from looktwice.images.image import MAX_PIXELS, Image, WorkingSize, encode_jpeg, encode_png, shown
+from looktwice.images.image import MAX_PIXELS, Image, WorkingSize, encode_jpeg, encode_png
 
 Pixels = NDArray[np.uint8]
 

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 from aiohttp import web
 from conformance.replica import DEMO, Replica
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 from support.engines import engine_for, engine_on, rows_of

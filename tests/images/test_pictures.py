@@ -20,14 +20,13 @@ from unicodedata import normalize
 import numpy as np
 import PIL.Image
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from support.errors import coded
 
-from looktwice.errors import DataError, ImageError
+from looktwice.errors import DataError, ImageError, few
 from looktwice.images.collection import ENDINGS, Picture, find, labelled, one
 from looktwice.images.datasets import open_labelled
-from looktwice.images.image import Image, encode_png, few
+from looktwice.images.image import Image, encode_png
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 NOBODY = 65534

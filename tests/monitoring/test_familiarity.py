@@ -13,8 +13,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pydantic import ValidationError
 from support.errors import coded
 from support.parity import PICTURES, fish, write_place

@@ -19,9 +19,7 @@ from itertools import count, groupby
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis import seed as seeded
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, seed as seeded, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 Granted = Literal["granted", "answered", "elsewhere", "later", "refused"]

@@ -11,8 +11,7 @@ from typing import Annotated, Literal, get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 from scipy import ndimage, stats
 from support import golden_views
@@ -20,7 +19,6 @@ from support.errors import coded
 
 from looktwice.errors import ViewError
 from looktwice.images.image import Image
-from looktwice.phrasing import AS_DESCRIBED
 from looktwice.views import (
     CANDIDATES,
     FAMILIES,
@@ -60,6 +58,7 @@ from looktwice.views import (
     rendering,
 )
 from looktwice.views.base import REGISTERED
+from looktwice.views.phrasing import AS_DESCRIBED
 from looktwice.views.rendering import KeptMaps
 
 Pixels = NDArray[np.uint8]

@@ -34,8 +34,7 @@ from support.engines import counted
 from support.errors import code_in
 from support.faults import Running, fault_server
 from support.parity import ROWS, arguments, check, write_place
-from support.postgres_server import Server
-from support.postgres_server import server as postgres_server
+from support.postgres_server import Server, server as postgres_server
 from support.workshop import PANEL, command, write_pictures, write_profile
 
 import looktwice

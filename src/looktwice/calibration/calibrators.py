@@ -16,8 +16,7 @@ from looktwice.calibration.base import Calibrator
 from looktwice.calibration.jury import AdaptiveJury, Jury
 from looktwice.calibration.paper import Gaussian, Naive, Transfer
 from looktwice.calibration.shares import Beta, Constant, Isotonic, Probit
-from looktwice.errors import DataError, FitError, LookTwiceError
-from looktwice.images import shown
+from looktwice.errors import DataError, FitError, LookTwiceError, shown
 
 FAMILIES: dict[str, type[Calibrator]] = {
     family.name: family for family in (Naive, Constant, Gaussian, Transfer, Probit, Beta, Isotonic, Jury, AdaptiveJury)

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from looktwice.calibration import metrics
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.distribution import Distribution, truth_rank
-from looktwice.calibration.jury import AdaptiveJury, Jury
-from looktwice.calibration.jury import asked as views_asked
+from looktwice.calibration.jury import AdaptiveJury, Jury, asked as views_asked
 from looktwice.calibration.metrics import Intervals, Scores
 from looktwice.calibration.paper import Naive
 from looktwice.calibration.scales import NO_SCORES, Scale, useless

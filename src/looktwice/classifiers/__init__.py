@@ -28,11 +28,13 @@ from looktwice.classifiers.chat.batching import Fate, Line, Sought
 from looktwice.classifiers.chat.model import Asked, ChatClassifier
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.classifiers.prices import Tariff, example, read_table, tokens_of
+from looktwice.classifiers.python import batched, returns_tags
 from looktwice.classifiers.registry import (
     Amount,
     Connected,
     Described,
     Source,
+    checked,
     connect,
     describe,
     read_renames,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from looktwice.errors import PermanentError
 from looktwice.images import PHOTO, WorkingSize
-from looktwice.phrasing import AS_DESCRIBED, Phrasing
+from looktwice.views import AS_DESCRIBED, Phrasing
 
 Pixels = NDArray[np.uint8]
 

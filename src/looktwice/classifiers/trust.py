@@ -23,8 +23,7 @@ from looktwice.classifiers.base import Settings
 from looktwice.classifiers.onnx import read_beside
 from looktwice.classifiers.registry import PROTOCOLS, Described, folder_of, resolve
 from looktwice.classifiers.secrets import PLACE
-from looktwice.errors import LookTwiceError, UntrustedError
-from looktwice.images import shown
+from looktwice.errors import LookTwiceError, UntrustedError, shown
 
 if TYPE_CHECKING:
     from looktwice.classifiers.chat.model import ChatModel
@@ -118,8 +117,7 @@ def reach(described: Described) -> Reach:
 
 def _with_address(described: Described) -> Settings:
     """The settings with what the address says, as the connectors read it."""
-    from looktwice.classifiers.http import PLACE as VALUE
-    from looktwice.classifiers.http import merge_preset
+    from looktwice.classifiers.http import PLACE as VALUE, merge_preset
 
     scheme, address, settings = described.scheme, described.address, described.settings
     if scheme == "onnx":

@@ -11,9 +11,19 @@ import typer
 from looktwice.cli.console import PICTURES, Output, leave, print_json, safe, say, say_next, show, taking
 from looktwice.cli.options import CLASSIFIER, Help, asks, prints
 from looktwice.errors import DataError
-from looktwice.model import AskOptions, AsyncModel, Checkup, Profile, approve, example_prices, reach, resolve, run
-from looktwice.project import FILE as PROJECT_FILE
-from looktwice.project import Project
+from looktwice.model import (
+    PROJECT_FILE,
+    AskOptions,
+    AsyncModel,
+    Checkup,
+    Profile,
+    Project,
+    approve,
+    example_prices,
+    reach,
+    resolve,
+    run,
+)
 
 SEVERAL = 'the reply lists {} …; if several may be true of a picture, describe the classifier with answer = "tags"'
 

@@ -23,8 +23,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from looktwice import progress
-from looktwice.errors import LookTwiceError
+from looktwice.errors import LookTwiceError, few
 from looktwice.model import (
     ANY,
     LADDER,
@@ -38,18 +37,20 @@ from looktwice.model import (
     Picture,
     Policy,
     Profile,
+    ReceivedSignals,
     Result,
     TagPolicy,
     TagScores,
     Unscored,
     best_estimate,
-    few,
     least_error,
+    leave_soon,
     missing_sentence,
+    progress,
     run,
     selection_level,
+    stopping_signals,
 )
-from looktwice.signals import ReceivedSignals, leave_soon, stopping_signals
 
 T = TypeVar("T")
 OUT, ERR, say = Console(), progress.ERR, progress.say

@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.resources import files
+from importlib import resources
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -25,7 +25,6 @@ from looktwice import report
 from looktwice.cli import console
 from looktwice.cli.console import say
 from looktwice.cli.options import Help, JsonOption
-from looktwice.files import make_folder
 from looktwice.model import (
     GENERAL,
     AsyncModel,
@@ -38,12 +37,13 @@ from looktwice.model import (
     Result,
     cross_fit,
     evaluate,
+    files,
     labelled,
     outcome,
     percent,
+    run as run_async,
     save_votes,
 )
-from looktwice.model import run as run_async
 
 FIT = 1000
 DRAWS = 10
@@ -53,7 +53,7 @@ PRICES = {"fashion": 0.0015, "small": 0.0003}
 """What a query is taken to cost: about what image APIs charge, and a fifth of it."""
 ROTATIONS = ("rotation:10", "rotation:20", "rotation:30")
 """Settings of the paper's grid; the best one is chosen on the pictures that teach."""
-ASSETS = Path(str(files("looktwice") / "demo"))
+ASSETS = Path(str(resources.files("looktwice") / "demo"))
 ALWAYS = f"1 + {len(GENERAL)} queries, always"
 
 
@@ -109,7 +109,7 @@ def demo(
 
 def run(folder: Path) -> Demo:
     """Ask, fit on one half, test on the other, and save what came out."""
-    make_folder(folder)
+    files.make_folder(folder)
     pictures = labelled(ASSETS / "pictures.npz")
     return run_async(lambda: _run(pictures[::2], pictures[1::2], folder))
 

@@ -42,6 +42,7 @@ from looktwice.cli.options import (
     labels,
     prints,
 )
+from looktwice.errors import few
 from looktwice.model import (
     AskOptions,
     AsyncModel,
@@ -53,7 +54,6 @@ from looktwice.model import (
     Profile,
     Unscored,
     check_teachable,
-    few,
     grid_of,
     held_out_scores,
     left_out,
@@ -61,8 +61,7 @@ from looktwice.model import (
     save_votes,
     search_queries,
 )
-from looktwice.report import ReportInputs
-from looktwice.report import write as write_report
+from looktwice.report import ReportInputs, write as write_report
 
 SEVERAL, MANY = 3, 0.2
 """Pictures of one true label, and the share of all pictures, that a classifier hardly gets wrong every time."""

@@ -20,7 +20,7 @@ from looktwice.cli.options import (
     find_pictures,
     serves,
 )
-from looktwice.errors import DataError, MissingExtra
+from looktwice.errors import DataError, MissingExtra, few
 from looktwice.labelling.audit import Audit
 from looktwice.labelling.labels import Labels
 from looktwice.labelling.queue import shuffled
@@ -32,7 +32,6 @@ from looktwice.model import (
     TagVerdict,
     Verdict,
     doubtful_verdicts,
-    few,
     find,
     named,
     no_keys_needed,

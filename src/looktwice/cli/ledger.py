@@ -12,12 +12,8 @@ from rich.table import Table
 
 from looktwice.cli.console import ERR, print_json, safe, say, say_next, show, table
 from looktwice.cli.options import Help, JsonOption, find_pictures
-from looktwice.engine.ledger import maintenance
-from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.errors import ImageError
-from looktwice.files import ENDINGS, check_writable
-from looktwice.model import Picture, WorkingSize
-from looktwice.project import Project
+from looktwice.model import Picture, Project, WorkingSize, files, maintenance
 
 TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
 By = Literal["day", "classifier"]
@@ -62,14 +58,14 @@ def stats(
     say_next("write every answer as a row", "ledger", "export", "answers.csv", "--ledger", _shown(place))
 
 
-def _grouped(days: Sequence[DayCost], *columns: By) -> dict[tuple[str, ...], list[DayCost]]:
-    groups: dict[tuple[str, ...], list[DayCost]] = {}
+def _grouped(days: Sequence[maintenance.DayCost], *columns: By) -> dict[tuple[str, ...], list[maintenance.DayCost]]:
+    groups: dict[tuple[str, ...], list[maintenance.DayCost]] = {}
     for day in days:
         groups.setdefault(tuple(_heading(day, column) for column in columns), []).append(day)
     return groups
 
 
-def _table(title: str, column: By, days: Sequence[DayCost], billed: bool) -> Table:
+def _table(title: str, column: By, days: Sequence[maintenance.DayCost], billed: bool) -> Table:
     """The sums of each group, and of all."""
     headings = ("queries", "answered", "money", *(("tokens in (cached)", "out") if billed else ()))
     found = table(title, column, *headings)
@@ -79,11 +75,11 @@ def _table(title: str, column: By, days: Sequence[DayCost], billed: bool) -> Tab
     return found
 
 
-def _heading(day: DayCost, column: By) -> str:
+def _heading(day: maintenance.DayCost, column: By) -> str:
     return day.day.isoformat() if column == "day" else safe(f"{day.description} {day.fingerprint}".strip())
 
 
-def _record(group: Sequence[DayCost], columns: Sequence[By]) -> dict[str, object]:
+def _record(group: Sequence[maintenance.DayCost], columns: Sequence[By]) -> dict[str, object]:
     first = group[0]
     who = {"fingerprint": first.fingerprint, "description": first.description} if "classifier" in columns else {}
     when = {"day": first.day.isoformat()} if "day" in columns else {}
@@ -91,7 +87,7 @@ def _record(group: Sequence[DayCost], columns: Sequence[By]) -> dict[str, object
     return {**who, **when, **{name: sum(getattr(day, name) for day in group) for name in names}}
 
 
-def _amounts(days: Sequence[DayCost], billed: bool) -> list[str]:
+def _amounts(days: Sequence[maintenance.DayCost], billed: bool) -> list[str]:
     queries, answered, picos = (sum(getattr(day, name) for day in days) for name in ("queries", "answered", "picos"))
     amounts = [f"{queries:,}", f"{answered:,}", f"{picos / 1e12:.4f}"]
     if billed:
@@ -112,7 +108,7 @@ def export(
     pictures: Annotated[list[Path] | None, Help(help="Where the pictures are, to add their names.")] = None,
 ) -> None:
     """Write every answer as a row of a file."""
-    check_writable(out, ENDINGS)
+    files.check_writable(out, files.ENDINGS)
     readable = _readable(find_pictures(pictures)) if pictures else ()
     names = {digest: picture.name for picture in readable for digest in _digests(picture)}
     say(f"{maintenance.export(place, out, names)} answers: {out}")

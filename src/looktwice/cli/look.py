@@ -44,7 +44,6 @@ from looktwice.cli.options import (
     prints,
 )
 from looktwice.errors import DataError
-from looktwice.files import ENDINGS, check_writable
 from looktwice.model import (
     AnyVerdict,
     AskOptions,
@@ -60,6 +59,7 @@ from looktwice.model import (
     Unscored,
     Verdict,
     alternatives,
+    files,
     is_unfamiliar,
     is_video_file,
     percent,
@@ -248,7 +248,7 @@ def score(
         find_pictures([Path(path) for path in pictures], take),
         AsyncModel.load(profile, others(classifier), options=ask),
     )
-    check_writable(place, ENDINGS)
+    files.check_writable(place, files.ENDINGS)
     policy_of(model, decide)
     if output.dry_run:
         estimate(model, found, None, output, decide)

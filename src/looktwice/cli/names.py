@@ -6,10 +6,8 @@ from dataclasses import asdict
 from typing import Annotated
 
 from looktwice.cli.console import print_json, safe, say, say_next, show
-from looktwice.cli.options import ClassifiersOption, Help, JsonOption, LabelledArgument, Truths
-from looktwice.cli.options import labels as with_truths
-from looktwice.model import AsyncModel, LabelMap, named, no_keys_needed
-from looktwice.project import Project, write_names
+from looktwice.cli.options import ClassifiersOption, Help, JsonOption, LabelledArgument, Truths, labels as with_truths
+from looktwice.model import AsyncModel, LabelMap, Project, named, no_keys_needed, write_names
 
 
 @with_truths

@@ -41,7 +41,6 @@ from looktwice.cli.options import (
     labels,
     prints,
 )
-from looktwice.files import check_writable, make_folder, write
 from looktwice.model import (
     GENERAL,
     AskOptions,
@@ -51,6 +50,7 @@ from looktwice.model import (
     Picture,
     check_teachable,
     draw_noise,
+    files,
     measure_noise,
 )
 
@@ -76,16 +76,16 @@ def noise(
       looktwice noise photos/ --open model.onnx --views 'gaussian:0.05 rotation:20' --figures noise/
     """
     found = find_pictures(pictures, take)
-    check_writable(out)
+    files.check_writable(out)
     if figures:
-        make_folder(figures)
+        files.make_folder(figures)
     file = _measured(open_, found, views, draws, seed)
     file.save(out)
     if figures:
         for item in file.noises:
             stem = re.sub(r"[^a-z0-9.]+", "-", item.view)
-            write(figures / f"{stem}.svg", draw_noise(item.noise, item.view))
-            write(figures / f"{stem}-centred.svg", draw_noise(item.centred, f"{item.view}, centred"))
+            files.write(figures / f"{stem}.svg", draw_noise(item.noise, item.view))
+            files.write(figures / f"{stem}-centred.svg", draw_noise(item.centred, f"{item.view}, centred"))
     if json:
         print_json({"noise": str(out), "views": [item.summary() for item in file.noises]})
     else:

@@ -13,7 +13,6 @@ import typer
 
 from looktwice.cli.console import Output
 from looktwice.errors import DataError
-from looktwice.files import check_writable
 from looktwice.model import (
     ANY,
     BOUNDS,
@@ -22,11 +21,12 @@ from looktwice.model import (
     Connected,
     DecisionOptions,
     Picture,
+    Project,
+    files,
     find,
     named,
     open_all_labelled,
 )
-from looktwice.project import Project
 from looktwice.service import Place
 
 Help = typer.Option
@@ -295,7 +295,7 @@ def check_outputs(
     for out, endings in ((profile, ()), (votes, VOTES), (report, ENDINGS)):
         if out:
             check_unread(out, inputs)
-            check_writable(out, endings)
+            files.check_writable(out, endings)
 
 
 def check_unread(out: Path, inputs: Sequence[Path | str | None]) -> None:

@@ -38,9 +38,9 @@ from looktwice.model import (
     Unscored,
     connect,
     is_unfamiliar,
+    stopping_signals,
 )
 from looktwice.ray import READING, SOURCE, Batch, Scorer, filesystem, listed, read
-from looktwice.signals import stopping_signals
 
 if TYPE_CHECKING:
     import pyarrow as pa

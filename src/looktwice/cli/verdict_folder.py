@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from typing import IO
 from uuid import uuid4
 
-from looktwice.errors import DataError
-from looktwice.model import shown
+from looktwice.errors import DataError, shown
 from looktwice.ray import SOURCE, filesystem
 
 HEADER = "_looktwice.json"

@@ -39,8 +39,7 @@ from looktwice.calibration import (
 from looktwice.classifiers import AnswerKind, AnyClassifier, Naming, answer_kind, lasting, reading
 from looktwice.decisions.sequence import STOPPING, Expected, Point
 from looktwice.engine import Scores
-from looktwice.errors import DataError, FitError, ProfileError, ViewError
-from looktwice.images import shown
+from looktwice.errors import DataError, FitError, ProfileError, ViewError, shown
 from looktwice.monitoring import AnswerKinds, Familiarity
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing

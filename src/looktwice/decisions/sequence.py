@@ -18,8 +18,7 @@ the outcome that it returns, of pictures at whichever source they stopped, is wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Sequence as Several
+from collections.abc import Callable, Iterable, Iterator, Sequence as Several
 from dataclasses import asdict, dataclass, field, replace
 from typing import Self, TypeVar
 

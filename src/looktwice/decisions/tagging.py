@@ -28,9 +28,9 @@ from looktwice.decisions.fitting import Collected, OnCollected
 from looktwice.decisions.policy import MOST_COUNTED, TagPolicy, tag_bin
 from looktwice.decisions.profile import DIGEST_DIGITS, HeldOut, Profile, ProfileClassifier, tag_votes
 from looktwice.engine import NO_SCREEN, QueryEngine, Screen, Unscored
-from looktwice.errors import FitError
+from looktwice.errors import FitError, few
 from looktwice.files import join_tags, split_tags
-from looktwice.images import Picture, few
+from looktwice.images import Picture
 from looktwice.monitoring import Familiarity
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing

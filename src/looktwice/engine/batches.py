@@ -26,7 +26,7 @@ from looktwice.engine.limits import Polling
 from looktwice.engine.query import Cause, Failure, Query
 from looktwice.engine.runner import Runner
 from looktwice.errors import ClassifierError, LedgerError, TransientError
-from looktwice.phrasing import Phrasing
+from looktwice.views import Phrasing
 
 T = TypeVar("T")
 Unanswered = Callable[[], AsyncIterator[Sequence[Query]]]

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from looktwice.classifiers import Amount, Answer, Metered, Tariff, Tokens, tokens_of
 from looktwice.errors import BudgetError
-from looktwice.phrasing import AS_DESCRIBED, Phrasing
+from looktwice.views import AS_DESCRIBED, Phrasing
 
 MICRO = 1_000_000
 """Picos in a millionth of the currency."""

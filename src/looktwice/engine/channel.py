@@ -17,8 +17,7 @@ from looktwice.engine.query import Bought, Cause, Failure, Query
 from looktwice.engine.runner import Runner, Settings
 from looktwice.errors import ChangedError, ClassifierError, ImageError
 from looktwice.images import Image
-from looktwice.phrasing import AS_DESCRIBED, Phrasing
-from looktwice.views import render
+from looktwice.views import AS_DESCRIBED, Phrasing, render
 
 if TYPE_CHECKING:
     from looktwice.engine.batches import Batches

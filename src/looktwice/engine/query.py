@@ -16,8 +16,7 @@ from looktwice.engine.ledger.schema import Entry
 from looktwice.errors import BudgetError, ClassifierError, ImageError, LookTwiceError, PermanentError, ViewError
 from looktwice.files import join_tags
 from looktwice.images import Floats
-from looktwice.phrasing import AS_DESCRIBED
-from looktwice.views import Question, View
+from looktwice.views import AS_DESCRIBED, Question, View
 
 if TYPE_CHECKING:
     from looktwice.engine.channel import Channel

@@ -25,8 +25,6 @@ from looktwice.images.image import (
     data_url,
     encode_jpeg,
     encode_png,
-    few,
-    shown,
     shrunk,
 )
 from looktwice.images.truths import FILE_COLUMNS, read_header, read_truths

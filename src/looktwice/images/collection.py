@@ -21,11 +21,10 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.errors import DataError
+from looktwice.errors import DataError, few, shown
 from looktwice.images.decode import converted, decode, load
-from looktwice.images.image import MAX_PIXELS, Image, WorkingSize, few, reading, shown
-from looktwice.images.npz import array_names, read_array, unpacking
-from looktwice.images.npz import read_header as read_array_header
+from looktwice.images.image import MAX_PIXELS, Image, WorkingSize, reading
+from looktwice.images.npz import array_names, read_array, read_header as read_array_header, unpacking
 from looktwice.images.truths import COLUMN, NOT, TAGS, read_coco, read_header, read_truths
 
 if TYPE_CHECKING:

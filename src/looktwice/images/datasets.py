@@ -17,10 +17,10 @@ from typing import Literal, TypeGuard, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.errors import DataError, FitError
+from looktwice.errors import DataError, FitError, few, shown
 from looktwice.files import split_tags
 from looktwice.images.collection import Picture, Stack, find, labelled, named_truths, of_several, repeated
-from looktwice.images.image import MAX_PIXELS, few, shown
+from looktwice.images.image import MAX_PIXELS
 from looktwice.images.truths import COLUMN
 
 T = TypeVar("T")

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.errors import ImageError
-from looktwice.images.image import MAX_PIXELS, Image, WorkingSize, file_digest, shown
+from looktwice.errors import ImageError, shown
+from looktwice.images.image import MAX_PIXELS, Image, WorkingSize, file_digest
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage

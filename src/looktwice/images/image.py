@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.errors import DataError, ImageError
+from looktwice.errors import DataError, ImageError, shown
 
 MAX_PIXELS = 64_000_000
 """Width times height that is decoded unless the caller says otherwise."""
@@ -140,18 +140,6 @@ def file_digest(data: bytes) -> str:
     state = hashlib.blake2b(b"file\n", digest_size=16)
     state.update(data)
     return state.hexdigest()
-
-
-def shown(name: str) -> str:
-    """The name as a terminal can print it: quoted and escaped where it holds control characters or is empty."""
-    return name if name and name.isprintable() else repr(name)
-
-
-def few(names: Sequence[str], what: str) -> str:
-    """How many there are, and the first three by name: `5 pictures (a.png, b.png, c.png and 2 more)`."""
-    first = ", ".join(map(shown, names[:3]))
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{len(names)} {what}{'' if len(names) == 1 else 's'} ({first}{more})"
 
 
 @contextmanager

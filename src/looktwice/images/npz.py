@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.errors import DataError
-from looktwice.images.image import shown
+from looktwice.errors import DataError, shown
 
 MOST_BYTES = 2**32
 """The largest array that is unpacked into memory."""

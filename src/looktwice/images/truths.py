@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from looktwice.errors import DataError
+from looktwice.errors import DataError, few, shown
 from looktwice.files import from_cell, split_tags
-from looktwice.images.image import few, reading, shown
+from looktwice.images.image import reading
 
 FILE_COLUMNS = ("file", "file_name", "filename", "path", "image", "picture")
 """Names that the column of files may have in a CSV; the first of them that is there counts."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from looktwice.errors import ImageError
+from looktwice.errors import ImageError, shown
 from looktwice.images.decode import MAX_BYTES, is_video
-from looktwice.images.image import MAX_PIXELS, Image, WorkingSize, shown
+from looktwice.images.image import MAX_PIXELS, Image, WorkingSize
 
 FRAMES = 8
 MOST_FRAMES = 3600

@@ -16,12 +16,12 @@ from starlette.types import ASGIApp
 from looktwice.errors import LookTwiceError
 from looktwice.labelling.labels import Click, Token
 from looktwice.labelling.session import LabellingSession
-from looktwice.model import Picture, WorkingSize, encode_jpeg, encode_png
+from looktwice.model import Picture, WorkingSize, encode_jpeg, encode_png, run as run_async
 from looktwice.service import Place, ServiceLimits, bodies
 from looktwice.service.app import PageFiles, add_refusals
 from looktwice.service.guards import Admission, Counters, Guard, Tokens, check_address
 from looktwice.service.replies import Refusal
-from looktwice.service.server import answer, listen, run_async
+from looktwice.service.server import answer, listen
 
 SIDE = 1280
 """Longest side of a picture on the page, in pixels."""
@@ -63,7 +63,7 @@ def run(session: LabellingSession, work: Work, place: Place) -> None:
 
     # Ctrl-C is how it ends, also before it listens to signals.
     with listen(place.host, place.port) as listening, suppress(KeyboardInterrupt):
-        run_async(serve())
+        run_async(serve)
 
 
 def build(session: LabellingSession, work: Work, tokens: Tokens, names: tuple[str, ...] = ()) -> ASGIApp:

@@ -12,9 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from looktwice import metrics
 from looktwice.errors import DataError
-from looktwice.model import Bools, Counts, Floats, Places, Verdict
+from looktwice.model import Bools, Counts, Floats, Places, Verdict, metrics
 
 STRATA = 12
 FEWEST = 4

@@ -18,9 +18,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, model_validator
 
-from looktwice import files
-from looktwice.errors import DataError
-from looktwice.model import FILE_COLUMNS, AnswerKind, read_header, read_truths, shown
+from looktwice.errors import DataError, shown
+from looktwice.model import FILE_COLUMNS, AnswerKind, files, read_header, read_truths
 
 COLUMNS: dict[AnswerKind, tuple[str, ...]] = {"label": ("file", "label", "not"), "tags": ("file", "tags")}
 """The columns of the table, by the kind of truths."""

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from looktwice.errors import LookTwiceError
-from looktwice.files import split_tags
 from looktwice.labelling.audit import Audit
 from looktwice.labelling.labels import Click, Labels
 from looktwice.labelling.queue import BUTTONS, Queue, options
@@ -20,6 +19,7 @@ from looktwice.model import (
     Picture,
     Row,
     Votes,
+    files,
     labelled_votes,
     returned_labels,
 )
@@ -195,7 +195,7 @@ class LabellingSession:
     def _returned(self, row: Row) -> list[str]:
         """The labels, or the tags, of the answers about a picture."""
         texts = [text for text in (row.base, *row.views) if text]
-        return list(dict.fromkeys(tag for text in texts for tag in split_tags(text))) if self._tags else texts
+        return list(dict.fromkeys(tag for text in texts for tag in files.split_tags(text))) if self._tags else texts
 
     def _item(self, name: str, words: Sequence[str]) -> Item:
         prediction, row = self.predictions.get(name), self.rows.get(name)

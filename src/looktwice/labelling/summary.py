@@ -7,7 +7,6 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from looktwice import Jury, metrics
 from looktwice.labelling.audit import Share
 from looktwice.model import (
     FOLDS,
@@ -15,8 +14,10 @@ from looktwice.model import (
     Answers,
     Claim,
     HeldOut,
+    Jury,
     LabelledVotes,
     cross_fit,
+    metrics,
     missing_labels,
     selection_level,
 )

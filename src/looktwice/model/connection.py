@@ -41,7 +41,7 @@ from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.errors import DataError, LookTwiceError
 from looktwice.images import Image, PictureLike, one
 from looktwice.model.options import AskOptions, in_order, ledger_name, ledger_place, open_engine
-from looktwice.project import FILE, Project
+from looktwice.model.project import FILE, Project
 from looktwice.views import CLASSIFIER_NAME
 
 ShowProgress = bool | Callable[[Progress], None]
@@ -294,7 +294,7 @@ class Connection:
         if self._progress is False:
             yield engine
             return
-        from looktwice.progress import callback_display, shown
+        from looktwice.model.progress import callback_display, shown
 
         async with shown(engine, pictures, None if self._progress is True else callback_display(self._progress)):
             yield engine

@@ -58,8 +58,8 @@ from looktwice.images import (
 )
 from looktwice.model.connection import Classifiers, Connection, ShowProgress, of_profile
 from looktwice.model.options import AskKeywords, AskOptions
+from looktwice.model.project import Project
 from looktwice.plots import figures
-from looktwice.project import Project
 from looktwice.transfer import NoiseFile
 from looktwice.views import GENERAL, PROMPTED, At, Base, Panel, panel_of, questions, render
 

@@ -32,7 +32,7 @@ from looktwice.engine import (
 )
 from looktwice.errors import BudgetError, LookTwiceError
 from looktwice.images import WorkingSize
-from looktwice.project import Project
+from looktwice.model.project import Project
 
 T = TypeVar("T")
 WHOLE = {"canaries": 0, "seed": 0, "per_day": 0, "label_check": 0, "concurrency": 1, "working_size": 1}

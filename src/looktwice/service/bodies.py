@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from looktwice.errors import ImageError
-from looktwice.model import FRAMES, Image, Picture, WorkingSize, decode, encode_png, is_video, shown, video_frames
+from looktwice.errors import ImageError, shown
+from looktwice.model import FRAMES, Image, Picture, WorkingSize, decode, encode_png, is_video, video_frames
 from looktwice.service import ServiceLimits
 from looktwice.service.replies import Refusal
 

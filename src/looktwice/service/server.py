@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from http import HTTPStatus
@@ -16,17 +16,25 @@ from pathlib import Path
 from typing import ClassVar
 
 import uvicorn
-import uvicorn.loops.auto
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from looktwice.errors import LookTwiceError
-from looktwice.model import AskOptions, AsyncModel, Classifiers, DecisionOptions, ReviewFolder
+from looktwice.model import (
+    AskOptions,
+    AsyncModel,
+    Classifiers,
+    DecisionOptions,
+    ReceivedSignals,
+    ReviewFolder,
+    leave_soon,
+    run as run_async,
+    stopping_signals,
+)
 from looktwice.service import Place, ServiceLimits
 from looktwice.service.app import ServiceSettings, build
 from looktwice.service.guards import Tokens, check_address
 from looktwice.service.replies import Refusal
-from looktwice.signals import ReceivedSignals, leave_soon, stopping_signals
 
 GRACE = 30
 """Seconds that a shutdown waits for requests."""
@@ -175,16 +183,10 @@ def run(
     try:
         # Ctrl-C is how it ends, also before it listens to signals.
         with listen(place.host, place.port) as listening, suppress(KeyboardInterrupt):
-            run_async(serve(settings, place, listening))
+            run_async(lambda: serve(settings, place, listening))
     finally:
         if kept:
             kept.close()
-
-
-def run_async(work: Coroutine[None, None, None]) -> None:
-    """Run the work on the fastest event loop that is installed, as uvicorn does."""
-    with asyncio.Runner(loop_factory=uvicorn.loops.auto.auto_loop_factory()) as runner:
-        runner.run(work)
 
 
 def open_files(connections: int) -> int:

@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from looktwice import __version__, files
 from looktwice.calibration import Cumulative, Gaussian, Transfer
-from looktwice.errors import DataError, ImageError, ViewError
-from looktwice.images import Image, Picture, shown
+from looktwice.errors import DataError, ImageError, ViewError, shown
+from looktwice.images import Image, Picture
 from looktwice.plots import Line, lines_svg
 from looktwice.transfer.latent import Cumulatives, Margins, Noise, Reading, describe, read
 from looktwice.transfer.onnx_features import OnnxModel, open_onnx

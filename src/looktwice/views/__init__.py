@@ -38,6 +38,7 @@ from looktwice.views.panels import (
     parse,
     questions,
 )
+from looktwice.views.phrasing import AS_DESCRIBED, LabelOrder, Phrasing
 from looktwice.views.rendering import (
     LONGEST,
     RENDERER,

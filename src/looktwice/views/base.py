@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.errors import ViewError
-from looktwice.phrasing import AS_DESCRIBED, Phrasing
+from looktwice.views.phrasing import AS_DESCRIBED, Phrasing
 
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.float64]

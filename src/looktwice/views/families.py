@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.errors import ViewError
-from looktwice.phrasing import LabelOrder, Phrasing
 from looktwice.views.base import Between, Floats, Pixels, Question, View, Worded, name_of, register, short
 from looktwice.views.draws import words
+from looktwice.views.phrasing import LabelOrder, Phrasing
 from looktwice.views.rendering import (
     IN_PAIRS,
     LONGEST,

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from looktwice.errors import ViewError
-from looktwice.phrasing import Phrasing
 from looktwice.views.base import CLASSIFIER_NAME, Pixels, Question, View, short
 from looktwice.views.families import Again
+from looktwice.views.phrasing import Phrasing
 
 
 @dataclass(frozen=True)

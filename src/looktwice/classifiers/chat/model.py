@@ -46,7 +46,7 @@ from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.transport import HttpSettings, Reply, Transport
 from looktwice.errors import PermanentError
 from looktwice.images import WorkingSize
-from looktwice.phrasing import AS_DESCRIBED, Phrasing
+from looktwice.views import AS_DESCRIBED, Phrasing
 
 PICTURE, KIND = "\0", "\1"
 """Where the base64 of the picture and the kind of its file go; JSON writes them as escapes, which no URL can hold."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from looktwice.errors import PermanentError
-from looktwice.phrasing import Phrasing
+from looktwice.views import Phrasing
 
 QUESTION = "What does this picture show?"
 ONE = "Answer with exactly one label of this list, written as it is there, and nothing else."

@@ -19,8 +19,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from looktwice import files
+from looktwice.classifiers import checked
 from looktwice.errors import DataError
-from looktwice.settings import checked
 
 FILE = "looktwice.toml"
 FOLDER = ".looktwice"

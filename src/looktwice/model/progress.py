@@ -14,8 +14,7 @@ from datetime import timedelta
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from looktwice.engine import Progress as Run
-from looktwice.engine import QueryEngine
+from looktwice.engine import Progress as Run, QueryEngine
 
 
 class _Screen(Console):

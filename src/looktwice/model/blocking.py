@@ -15,18 +15,12 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar, Unpack
 
+from looktwice.decisions import Profile
+from looktwice.engine import OnAnswer, Progress, QueryEngine
 from looktwice.errors import LookTwiceError
-from looktwice.model import (
-    AskKeywords,
-    AskOptions,
-    AsyncModel,
-    Classifiers,
-    OnAnswer,
-    Profile,
-    Progress,
-    QueryEngine,
-    ShowProgress,
-)
+from looktwice.model.connection import Classifiers, ShowProgress
+from looktwice.model.model import AsyncModel
+from looktwice.model.options import AskKeywords, AskOptions
 
 P = ParamSpec("P")
 T = TypeVar("T")
