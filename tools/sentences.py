@@ -18,6 +18,7 @@ EACH, FEWEST_WORDS = 20, 5
 END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`])|\n\s*\n|\n\s*[-*|>]\s|\n\s*\d+\.\s")
 NOT_PROSE = re.compile(r"(?ms:^```.*?^```)|(?m:^ {4}.*$|^\|.*$|^#.*$)|(?s:<!--.*?-->)|!\[[^\]]*\]\([^)]*\)")
 LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+SQL = re.compile(r"(SELECT|INSERT|UPDATE|DELETE|CREATE|SET) |.*\b(INTEGER|WHERE)\b")
 GENERATED = ("docs/tables/", "docs/reference/", "docs/bibliography.md")
 
 
@@ -54,6 +55,8 @@ def sentences(text: str) -> Iterator[str]:
     for sentence in END.split(text):
         words = " ".join(sentence.split())
         if len(re.findall(r"[A-Za-z’']{2,}", words)) >= FEWEST_WORDS and not words.startswith((">>>", "#")):
+            if SQL.match(words):
+                continue
             yield words
 
 

@@ -1,4 +1,4 @@
-"""Probabilities → decisions: what was learned, when to stop asking, what to accept, and how sure that is."""
+"""Probabilities → decisions: fitting, profiles, early stopping, acceptance and guarantees."""
 
 from looktwice.decisions.evaluation import (
     LEAST_IN_BIN,

@@ -1,4 +1,4 @@
-"""How good a profile is on other labelled pictures."""
+"""Evaluate a profile on held-out labelled pictures."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def assess(collected: Collected, profile: Profile, policy: Policy | None = None) -> list[Result]:
-    """How a profile fares on labelled pictures that took no part in fitting, beside the baselines."""
+    """Results of a profile on held-out labelled pictures, with baselines."""
     labelled = collected.labelled().evenly()
     calibrator = (policy or Policy.full_panel(profile)).calibrator
     name = STOPPING if isinstance(calibrator, AdaptiveJury) else calibrator.name
@@ -56,7 +56,7 @@ def assess(collected: Collected, profile: Profile, policy: Policy | None = None)
 
 
 def baselines(labelled: LabelledVotes, profile: Profile) -> list[Outcome]:
-    """Baselines of a single query: naive, constant, and the classifier's own score where it has one."""
+    """Baselines of a single query: naive, constant, and the classifier's own score if there is one."""
     constant = [Constant(accuracy=profile.accuracy())] if profile.results else []
     plain = [crossfit.outcome(each, labelled) for each in (Naive(), *constant)]
     if profile.one_query and labelled.evidence:
@@ -68,7 +68,7 @@ def baselines(labelled: LabelledVotes, profile: Profile) -> list[Outcome]:
 
 
 LEAST_IN_BIN = 30
-"""Pictures below which the coverage of an agreement bin is not reported."""
+"""The fewest pictures for which the coverage of an agreement bin is reported."""
 
 
 @dataclass(frozen=True)
@@ -86,16 +86,16 @@ class BinCoverage:
 
 @dataclass(frozen=True)
 class ClaimKept:
-    """How a claim turned out on labelled pictures."""
+    """The result of a claim on held-out pictures."""
 
     claim: str
     against: int
-    """Accepted answers that count against it."""
+    """The number of accepted answers that violate it."""
     pictures: int
-    """Accepted answers that it is about, or all pictures of the class whose misses it bounds."""
+    """The number of accepted answers with its label, or of pictures of the class whose misses it bounds."""
 
     def line(self) -> str:
-        """The same in words."""
+        """As a sentence."""
         share = f" ({100 * self.against / self.pictures:.2f} %)" if self.pictures else ""
         return f"Claimed that {self.claim}: {self.against:,} of {self.pictures:,}{share}."
 
@@ -114,29 +114,29 @@ def _claims_kept(claims: Sequence[Claim], answers: Answers, accepted: Bools) -> 
 
 @dataclass(frozen=True)
 class Guarantees:
-    """How guarantees turned out on labelled pictures; None where none was asked for."""
+    """Results of guarantees on held-out pictures; fields are None if not requested."""
 
     accepted: float | None = None
-    """The share of pictures whose answer was accepted."""
+    """The share of accepted pictures."""
     wrong: float | None = None
-    """The share of these answers that was wrong; None if none was accepted."""
+    """The share of wrong answers among the accepted; None if none was accepted."""
     covered: float | None = None
-    """How often the set of labels held the truth."""
+    """How often the prediction set contained the truth."""
     listed: float | None = None
-    """How often it held the truth by its name, and not as any other label."""
+    """How often it listed the truth itself."""
     options: float | None = None
-    """How many labels a set had, on average, any other label being one."""
+    """The mean number of labels in a set; "any other label" counts as one."""
     classes: float | None = None
-    """How many classes a set had, on average, any other label with all classes that it stands for."""
+    """The mean number of classes in a set, with all classes behind "any other label"."""
     bins: tuple[BinCoverage, ...] = ()
-    """The same for each number of views that agree with the base label."""
+    """The coverage for each number of views that agree with the base label."""
     unfamiliar: float | None = None
-    """The share of pictures that are not like the labelled ones; None where the profile cannot tell."""
+    """The share of unfamiliar pictures; None if the profile cannot tell."""
     claims: tuple[ClaimKept, ...] = ()
-    """How each claim turned out, where there are several or one is about a label."""
+    """The result of each claim, if there are several or one is about a label."""
 
     def lines(self) -> list[str]:
-        """The same in words."""
+        """As a sentence."""
         found = []
         if self.accepted is not None:
             wrong = "" if self.wrong is None else f", {100 * self.wrong:.2f} % of them wrong"
@@ -156,7 +156,7 @@ class Guarantees:
 
 
 def guarantees(collected: Collected, policy: Policy) -> Guarantees:
-    """How the guarantees of a policy hold on labelled pictures that took no part in fitting."""
+    """Evaluate the guarantees of a policy on held-out pictures."""
     votes, found = collected.labelled().evenly(), Guarantees()
     unfamiliar = np.zeros(len(votes), bool)
     if compared := policy.compare(votes, [collected.descriptors.get(digest) for digest in votes.digests]):
@@ -194,7 +194,7 @@ def guarantees(collected: Collected, policy: Policy) -> Guarantees:
 
 
 def bin_coverage(tally: Tally, hold: Bools) -> tuple[BinCoverage, ...]:
-    """How often sets hold the truth, for each number of views that agree with the base label, of those asked."""
+    """The coverage of sets for each number of views that agree with the base label, of those asked."""
     kinds, place = np.unique(np.column_stack([tally.agree, tally.asked]), axis=0, return_inverse=True)
     counts, sums = np.bincount(place.ravel()), np.bincount(place.ravel(), hold)
     return tuple(
@@ -204,28 +204,28 @@ def bin_coverage(tally: Tally, hold: Bools) -> tuple[BinCoverage, ...]:
 
 
 VerdictsLike = str | Path | Iterable[AnyVerdict | Unscored]
-"""Verdicts about pictures: a file that `score` wrote, or what `Model.score` gives."""
+"""Verdicts about pictures: a file written by `score`, or the output of `Model.score`."""
 
 
 @dataclass(frozen=True)
 class PoweredAccuracy:
-    """How many verdicts are right, from labels and the confidences of other verdicts, with its 95 % interval."""
+    """The estimated accuracy of verdicts, from labels and the confidences of other verdicts, with its 95 % interval."""
 
     value: float
     low: float
     high: float
     labels: int
     unlabelled: int
-    """How many other verdicts there are."""
+    """The number of other verdicts."""
 
     def sentence(self) -> str:
-        """The same in words."""
+        """As a sentence."""
         interval = f"{100 * self.value:.1f} % (95 % interval {100 * self.low:.1f} % to {100 * self.high:.1f} %)"
         return f"Right, with the confidences of {self.unlabelled:,} other pictures: {interval}."
 
 
 def verdicts_of(found: VerdictsLike) -> list[Verdict]:
-    """The verdicts of a file, or those given; pictures without one are left out."""
+    """The verdicts of a file, or those given; pictures without a verdict are skipped."""
     if isinstance(found, str | Path):
         return read(Path(found))
     return [verdict for verdict in found if isinstance(verdict, Verdict)]
@@ -241,38 +241,38 @@ def powered_accuracy(collected: Collected, outcome: Outcome, verdicts: Iterable[
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """How the verdicts of a profile fare on labelled pictures that took no part in fitting."""
+    """The evaluation of a profile on held-out labelled pictures."""
 
     profile: Profile
     policy: Policy
     collected: Collected
     results: tuple[Result, ...]
-    """The profile's calibrator beside full trust and constant trust."""
+    """The profile's calibrator and the baselines."""
     guarantees: Guarantees
     outcome: Outcome
-    """Label, confidence and correctness of every distinct picture, or of an even sample of them."""
+    """Label, confidence and correctness of every distinct picture, or of a uniform subsample."""
     accuracy: PoweredAccuracy | None = None
-    """How many verdicts are right, where verdicts about unlabelled pictures were given too."""
+    """The estimated accuracy, if verdicts about unlabelled pictures were given."""
 
     @property
     def fitted(self) -> int:
-        """How many of the pictures the profile was fitted on, so that the figures are too optimistic."""
+        """The number of pictures that the profile was fitted on, which makes the figures too optimistic."""
         return self.profile.count_fitted(self.collected.labelled().evenly().digests)
 
     def title(self) -> str:
-        """Which pictures the figures are about."""
+        """A phrase for the pictures that were evaluated."""
         overlap = f", {self.fitted} of which took part in fitting" if self.fitted else " that took no part in fitting"
         count = len(self.outcome.label)
         return f"On {count} picture{'s' * (count != 1)}{overlap}"
 
     def lines(self) -> list[str]:
-        """How the guarantees turned out and how many verdicts are right, in words."""
+        """Guarantees and accuracy, as sentences."""
         warning = "Too optimistic: the profile was fitted on some of these pictures. Evaluate it on others."
         powered = [self.accuracy.sentence()] if self.accuracy else []
         return [*([warning] if self.fitted else []), *self.guarantees.lines(), *powered]
 
     def record(self) -> dict[str, object]:
-        """The figures as JSON has them; `accuracy` only where verdicts about unlabelled pictures were given."""
+        """The figures for JSON; `accuracy` only if verdicts about unlabelled pictures were given."""
         figures: dict[str, object] = {
             "pictures": len(self.outcome.label),
             "fitted": self.fitted,
@@ -282,7 +282,7 @@ class Evaluation:
         return figures | ({"accuracy": asdict(self.accuracy)} if self.accuracy else {})
 
     def to_frame(self) -> pd.DataFrame:
-        """One picture a row: its truth, its verdict, and whether that was right."""
+        """One row per picture: truth, verdict, and whether it was right."""
         votes = self.collected.labelled().evenly()
         columns = zip(
             votes.names,
@@ -298,11 +298,11 @@ class Evaluation:
         )
 
     def plot_reliability(self) -> Drawing:
-        """Confidence against real accuracy."""
+        """Confidence against accuracy."""
         return Drawing(figures.reliability_svg(metrics.reliability(self.outcome.confidence, self.outcome.correct)))
 
     def plot_risk_coverage(self) -> Drawing:
-        """Mistakes among accepted answers, with the threshold of the guarantee where there is one."""
+        """Errors among accepted answers, with the threshold of the guarantee if there is one."""
         accept = self.policy.accept
         curve = metrics.risk_coverage(self.outcome.confidence, self.outcome.correct)
         one = accept and len(accept.by_label) == 1 and accept.least < NEVER
@@ -318,7 +318,7 @@ class Evaluation:
 def evaluate(
     collected: Collected, profile: Profile, policy: Policy, unlabelled: Iterable[Verdict] | None = None
 ) -> Evaluation:
-    """How verdicts fare on these labelled pictures; costs no query."""
+    """Evaluate a profile on labelled votes, without queries."""
     outcome = crossfit.outcome(policy.calibrator, collected.labelled().evenly())
     results = tuple(assess(collected, profile, policy))
     accuracy = None if unlabelled is None else powered_accuracy(collected, outcome, unlabelled)

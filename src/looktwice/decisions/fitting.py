@@ -1,4 +1,4 @@
-"""Votes with truths → profile: asking about labelled pictures, and what their votes teach."""
+"""Labelled pictures → votes → profile."""
 
 from __future__ import annotations
 
@@ -57,42 +57,42 @@ from looktwice.monitoring import AnswerKinds, Familiarity
 from looktwice.views import Panel, classifier_of, renderer
 
 LEAST = 2 * crossfit.FOLDS
-"""The fewest labelled pictures that can be judged by folds."""
+"""The fewest labelled pictures for cross-validation."""
 ALIKE, CONTRAST = 4, 32
-"""Grey levels by which thumbnails of near-duplicates differ at most, and which one spans at least to tell anything."""
+"""The largest difference in grey levels between thumbnails of near-duplicates, and the smallest usable contrast."""
 
 
 @dataclass(frozen=True, eq=False)
 class Collected:
-    """The answers about pictures under a panel, and the pictures that have none."""
+    """The answers about pictures under a panel, and the pictures without answers."""
 
     votes: Votes | LabelledVotes
-    """Labelled if the truth of every picture is known."""
+    """Labelled if every truth is known."""
     unscored: tuple[Unscored, ...]
     panel: Panel
     fingerprint: str
     seed: int
     renames: Mapping[str, str] = field(default_factory=dict)
-    """What the description made of the classifier's words."""
+    """How the description maps the classifier's labels."""
     repeated: int = 0
-    """Pictures that `distinct` left out."""
+    """The pictures removed by `distinct`."""
     disputed: tuple[tuple[str, str], ...] = ()
-    """Those of them that had another truth: each by name, after the name of the one that stayed."""
+    """Pairs of names of kept and removed pictures with different truths."""
     similar: tuple[tuple[str, str], ...] = ()
-    """The names of pictures that are no copies of each other but look almost the same, two and two."""
+    """Pairs of names of near-duplicates, which are similar but not equal."""
     descriptors: Mapping[str, Floats] = field(default_factory=dict, repr=False)
-    """What kind of picture each is, by its digest, where that is known."""
+    """Descriptors by digest, if known."""
     working_size: int | None = None
-    """Pixels of the longer side to which larger pictures were scaled, where that was chosen for this classifier."""
+    """The longer side in pixels to which larger pictures were scaled, if it was selected for this classifier."""
     reading: str = ""
-    """What was read from the classifier's replies."""
+    """The reading of the classifier's replies."""
     described_at: WorkingSize | None = None
-    """The working size at which the pictures were described and asked about."""
+    """The working size of descriptors and queries."""
     kind: AnswerKind = "label"
-    """What an answer says; of tags, the votes hold all tags of an answer as one text."""
+    """The kind of answer; for tags, the votes hold all tags of an answer as one string."""
 
     def distinct(self) -> Collected:
-        """The same with each picture once: a copy of a picture says nothing new, and would count as evidence."""
+        """Remove copies of pictures, which add no information but would count as evidence."""
         votes = self.votes.distinct()
         disputed = self.votes.disputed() if isinstance(self.votes, LabelledVotes) else ()
         return replace(
@@ -103,7 +103,7 @@ class Collected:
         )
 
     def labelled(self) -> LabelledVotes:
-        """The votes about distinct pictures with their truths; an error where there is nothing to learn from."""
+        """The labelled votes about distinct pictures; raises an error if there is nothing to learn from."""
         if len(self.votes) == 0 and self.unscored:
             raise UnscoredError(f"no labelled picture could be scored: {self.unscored[0].message}")
         if len(self.votes) == 0:
@@ -116,7 +116,7 @@ class Collected:
         return self.votes.distinct()
 
     def described(self) -> Floats | None:
-        """(n, len(NAMES)): the descriptors of an even sample of the distinct pictures; None where one is not known."""
+        """(n, len(NAMES)): descriptors of a uniform subsample of the distinct pictures; None if one is unknown."""
         votes = self.votes.distinct()
         votes = votes.evenly() if isinstance(votes, LabelledVotes) else votes
         known = [self.descriptors.get(digest) for digest in votes.digests]
@@ -124,13 +124,13 @@ class Collected:
         return np.stack(found) if found and len(found) == len(known) else None
 
     def under(self, columns: Sequence[int]) -> Collected:
-        """The same under some views of the panel, in this order."""
+        """The answers under some views of the panel, in this order."""
         panel = Panel(tuple(self.panel.views[column] for column in columns))
         return replace(self, votes=self.votes.under(columns), panel=panel)
 
 
 OnCollected = Callable[[Collected], None]
-"""Is called with the answers before anything is learned from them: it may warn, save them, or raise."""
+"""A callback with the answers before fitting: it may warn, save them, or raise."""
 
 
 def warn(collected: Collected) -> None:
@@ -146,9 +146,9 @@ def warn(collected: Collected) -> None:
 
 
 def check_learnable(collected: Collected, pictures: int, on_collected: OnCollected) -> Collected:
-    """The same answers about so many labelled pictures, where there are enough of them to learn from.
+    """Check that enough answers about labelled pictures are there to learn from.
 
-    Nothing is learned from the first pictures of a run that was stopped: they would take the place of a profile.
+    A run that was stopped does not fit: its profile would replace a better one.
     """
     if left := [item.name for item in collected.unscored if item.cause is Cause.STOPPED]:
         raise UnscoredError(
@@ -173,10 +173,10 @@ async def collect(
     rounds: Rounds | None = None,
     screen: Screen = NO_SCREEN,
 ) -> Collected:
-    """Ask about every picture and hold all votes, labelled if every picture has a truth.
+    """Ask about every picture and collect the votes, labelled if every picture has a truth.
 
-    Nothing is asked if none of the truths is a label that the classifier is known to give. Where its labels are not
-    known, those of a few pictures are compared with the truths first.
+    Nothing is asked if no truth is among the known labels of the classifier. If its labels are unknown, those of a few
+    pictures are compared with the truths first.
     """
     channels = _asked(engine, panel)
     known = tuple(dict.fromkeys(label for channel in channels for label in channel.labels or ()))
@@ -214,7 +214,7 @@ async def collect(
 
 
 def _asked(engine: QueryEngine, panel: Panel) -> list[Channel]:
-    """The classifiers that a panel asks, that of the base query first."""
+    """The classifiers of a panel, that of the base query first."""
     first = panel.first or engine.first.name
     return [engine.channels[name] for name in dict.fromkeys((first, *(classifier_of(v) or first for v in panel)))]
 
@@ -234,7 +234,7 @@ def described(channel: Channel) -> ProfileClassifier:
 
 
 def _unsayable(engine: QueryEngine, panel: Panel, vocabulary: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """The codes that the classifier of the base and of each view cannot give; none at all where all can give all."""
+    """The codes that the classifiers of the base and of each view cannot return; empty if they can return all."""
     first = panel.first or engine.first.name
     asked = [engine.channels[name] for name in (first, *(classifier_of(view) or first for view in panel))]
     known = [set(channel.labels or vocabulary) for channel in asked]
@@ -243,7 +243,7 @@ def _unsayable(engine: QueryEngine, panel: Panel, vocabulary: Sequence[str]) -> 
 
 
 def _taking_turns(pictures: Sequence[Picture]) -> list[int]:
-    """The places of the pictures, one of each class after the other: a budget that ends early has seen all classes."""
+    """Interleave the classes, so that a budget that ends early covers all of them."""
     seen: Counter[str | None] = Counter()
     turns = []
     for place, picture in enumerate(pictures):
@@ -253,9 +253,9 @@ def _taking_turns(pictures: Sequence[Picture]) -> list[int]:
 
 
 async def _check_labels(engine: QueryEngine, pictures: Sequence[Picture], vocabulary: Sequence[str]) -> None:
-    """Ask about a few pictures first, which tell whether truths and labels are the same words.
+    """Ask about a few pictures first, to check that truths and labels use the same names.
 
-    They are drawn at random, since a folder comes sorted by class; none where a truth is known to be a label.
+    They are drawn at random, since folders are sorted by class; none if a truth is known to be a label.
     """
     labelled = [picture for picture in pictures if picture.truth is not None]
     truths = {picture.truth for picture in labelled if picture.truth is not None}
@@ -276,14 +276,14 @@ async def _check_labels(engine: QueryEngine, pictures: Sequence[Picture], vocabu
 
 
 def _classes(votes: Votes, pictures: Sequence[Picture]) -> int:
-    """How many classes there are at least, if these pictures have the truths that they have."""
+    """The smallest number of classes that fits these truths."""
     words = {*votes.vocabulary, *(picture.truth for picture in pictures if picture.truth is not None)}
     beyond = any(picture.excluded and words <= set(picture.excluded) for picture in pictures)  # one without a name
     return max(votes.classes, len(words) + beyond)
 
 
 def labelled_votes(votes: Votes, pictures: Sequence[Picture]) -> LabelledVotes:
-    """Votes with what is known of the truths of their pictures, one a vote."""
+    """Add truths, or excluded labels, to votes."""
     votes = replace(votes, classes=_classes(votes, pictures))
     words = [f"not {', '.join(picture.excluded)}" if picture.truth is None else picture.truth for picture in pictures]
     known = {label: code for code, label in enumerate(votes.vocabulary)}
@@ -292,7 +292,7 @@ def labelled_votes(votes: Votes, pictures: Sequence[Picture]) -> LabelledVotes:
 
 
 def similar(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
-    """The names of distinct pictures whose thumbnails are almost the same, two and two; pale ones tell too little."""
+    """Pairs of names of near-duplicates by their thumbnails; those with too little contrast are skipped."""
     from scipy.spatial import KDTree
 
     names: dict[bytes, list[str]] = {}
@@ -312,7 +312,7 @@ def similar(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
 async def collect_for(
     engine: QueryEngine, pictures: Sequence[Picture], profile: Profile, policy: Policy | None = None
 ) -> Collected:
-    """The answers about every picture under a profile's panel."""
+    """Collect the answers about every picture under a profile's panel."""
     profile.check(engine.channels)
     profile.check_scores(engine.settings.scores)
     if profile.pictures:  # a borrowed vocabulary may be of another classifier
@@ -324,7 +324,7 @@ async def collect_for(
 
 
 def check_teachable(pictures: Sequence[Picture], least: int = LEAST) -> None:
-    """Refuse labelled pictures from which nothing can be learned, before anything is asked about them."""
+    """Raise an error, before any query, if nothing can be learned from the labelled pictures."""
     crossfit.check_count(len(pictures), least)
     tags = {join_tags(sorted(picture.tags)) for picture in pictures if picture.tags is not None}
     truths = tags | {picture.truth for picture in pictures if picture.truth is not None}
@@ -335,29 +335,29 @@ def check_teachable(pictures: Sequence[Picture], least: int = LEAST) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """A profile, the votes that taught it, and what else could be asked for how much."""
+    """A profile, its votes, and the frontier of loss against price."""
 
     profile: Profile
     collected: Collected
-    """The answers of all sources that every labelled picture was asked."""
+    """The answers of all sources, for every labelled picture."""
     asked: tuple[ProfileClassifier, ...]
     found: Found
     whole: bool = False
-    """Whether only when to stop was open."""
+    """Whether the panel was fixed and only early stopping was learned."""
 
     def again(self, choice: Choice, n_selection: int) -> Learned:
-        """The same with another choice; nothing is fitted twice."""
+        """Select another point of the frontier, reusing the fits."""
         return learn_sequence(self.collected, self.asked, n_selection, choice, whole=self.whole, held=self.found.held)
 
 
 def learn(collected: Collected, calibrator: Calibrator, description: str, n_selection: int = 0) -> Profile:
-    """The profile of the whole panel that votes and truths teach, and of when to stop early; costs no query.
+    """Fit a profile of the whole panel, with early stopping, from labelled votes; sends no queries.
 
-    The first `n_selection` pictures teach but are not judged, since something was chosen on them already.
+    The first `n_selection` pictures are used for fitting only, since something was selected on them.
 
-    Where some pictures were more likely to be labelled than others, the calibrator learns from all of them: the answers
-    about a picture decided that, and it learns the truth given the answers. Figures, guarantees, sets, familiarity and
-    drift are about pictures as they come, so they rest on an even sample of them (`LabelledVotes.even`).
+    If pictures were selected for labelling with unequal probabilities, the calibrator learns from all of them:
+    selection depended on the answers alone, and it models the truth given the answers. Figures, guarantees, sets,
+    familiarity and drift refer to the population, so they use a uniform subsample (`LabelledVotes.even`).
     """
     labelled = collected.labelled()
     if isinstance(calibrator, Jury) and len(labelled.panel) > 1:
@@ -379,10 +379,10 @@ def learn_sequence(
     whole: bool = False,
     held: HeldOutJuries | None = None,
 ) -> Learned:
-    """The profile of the sequence that is worth its price, from the answers of all these classifiers.
+    """Fit a profile of the best sequence for its price, from the answers of all these classifiers.
 
-    The choice is repeated without each fold before that fold is judged, so guarantees hold for all stages together.
-    `whole` leaves open only when to stop within the panel as it is.
+    The selection is nested in each fold, so guarantees hold for all stages together. With `whole`, the panel is fixed
+    and only early stopping is learned.
     """
     labelled = collected.labelled()
     held = held or candidates(labelled, sources_of(collected.panel, asked), ballot)
@@ -410,7 +410,7 @@ def learn_sequence(
 
 
 def points_shown(found: Found) -> tuple[FrontierPoint, ...]:
-    """The best points at each price, cheapest first; beside them each classifier alone, and all without stopping."""
+    """The frontier, cheapest first, with each classifier alone and all sources without stopping for comparison."""
     fixed = [point for point in found.points if min(point.sequence.enough, default=NEVER) >= NEVER]
     longest = max(len(point.sequence.sources) for point in fixed)
     beside = [point for point in fixed if len(point.sequence.sources) in (1, longest)]
@@ -421,7 +421,7 @@ def points_shown(found: Found) -> tuple[FrontierPoint, ...]:
 
 
 def sources_of(panel: Panel, asked: Sequence[ProfileClassifier]) -> list[Source]:
-    """Whose answers the base and the views are, with their prices."""
+    """The sources of the base and the views, with their prices."""
     prices = {known.name: known.price for known in asked}
     sources = [Source.parse(text, asked[0].name) for text in (BASE, *map(str, panel.views))]
     return [replace(source, price=prices[source.classifier]) for source in sources]
@@ -430,7 +430,7 @@ def sources_of(panel: Panel, asked: Sequence[ProfileClassifier]) -> list[Source]
 def _chosen(
     collected: Collected, asked: Sequence[ProfileClassifier], held: HeldOutJuries, places: Sequence[int]
 ) -> tuple[Collected, tuple[ProfileClassifier, ...]]:
-    """The answers of some sources, and their classifiers; the one that is asked first is the profile's own."""
+    """The answers of some sources, and their classifiers; the first one is the profile's main classifier."""
     kept = [held.sources[place] for place in places]
     names = dict.fromkeys(source.classifier for source in kept)
     known = tuple(classifier for name in names for classifier in asked if classifier.name == name)
@@ -452,7 +452,7 @@ def _chosen(
 
 
 def _adaptive(chosen: Collected, found: Found, n_selection: int, stopped: Outcome) -> Adaptive:
-    """When to stop asking, and how verdicts fare then."""
+    """Early stopping, and the verdicts' held-out results with it."""
     votes, sequence = chosen.labelled(), found.sequence
     even = votes.even()
     asked, followed = sequence.follow(found.calibrator, votes)
@@ -479,7 +479,7 @@ def build(
     held_out: Outcome,
     *others: Outcome,
 ) -> Profile:
-    """The profile of a calibrator, with its outcome and those that it is compared with."""
+    """Assemble the profile of a calibrator, with its outcome and those of the baselines."""
     labelled, described = collected.labelled(), collected.described()
     even = labelled.even()[n_selection:]
     part = labelled.take(slice(n_selection, None)).take(np.flatnonzero(even))
@@ -489,7 +489,7 @@ def build(
         single = calibrator.fit(labelled.under([]))
         judged += [crossfit.one_query(calibrator, labelled, n_selection).of_rows(even)] if labelled.panel else []
     fitted = calibrator.fit(labelled)
-    # On some folds scores may have helped; the row is that of the calibrator that is used.
+    # Scores may have helped on some folds; the row shows the final calibrator.
     uses_scores = isinstance(fitted, Jury) and fitted.scored is not None
     held_out = replace(held_out, evidence="scores" if uses_scores else "labels")
     return Profile(

@@ -1,4 +1,4 @@
-"""Picture → verdict, where all steps meet."""
+"""Answered pictures → verdicts."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ async def look(
     on_answer: OnAnswer | None = None,
     judging: Judging | None = None,
 ) -> AsyncGenerator[Verdict | Unscored]:
-    """A verdict for each picture, in their order, or the reason why there is none; a `TagVerdict` for tags.
+    """Yield a verdict for each picture, in order, or the reason why there is none; a `TagVerdict` for tags.
 
-    Callers that share a `judging` of the same profile and policy have their pictures judged together.
+    Callers that share a `judging` of the same profile and policy are batched together.
     """
     profile.check(engine.channels)
     profile.check_scores(engine.settings.scores)
@@ -61,9 +61,9 @@ async def look(
 async def burst(
     engine: QueryEngine, pictures: Sequence[Picture], profile: Profile, on_answer: OnAnswer | None = None
 ) -> Verdict | Unscored:
-    """One verdict for several photos of one thing: the first is the picture, the others are its views.
+    """One verdict for several photos of one object: the first is the picture, the others are its views.
 
-    Photos are none of the panel's views, so a jury gives each of them the mean weight of those.
+    Photos are not views of the panel, so a jury gives each of them the mean weight of those.
     """
     profile.check(engine.channels)
     profile.check_scores(engine.settings.scores)
@@ -96,8 +96,8 @@ async def burst(
 class Judging:
     """Judges answered pictures by one policy.
 
-    What several callers have ready at the same time is judged at once: one picture takes about 3 ms, and a hundred
-    take hardly more.
+    Pictures of several callers that are ready at the same time are judged in one batch: one picture takes about 3 ms,
+    and a hundred take little more.
     """
 
     def __init__(self, profile: Profile, policy: PicturePolicy) -> None:
@@ -110,7 +110,7 @@ class Judging:
         self._ready: list[tuple[Sequence[Row | Unscored], asyncio.Future[list[AnyVerdict | Unscored]]]] = []
 
     async def verdicts(self, rows: Sequence[Row | Unscored]) -> list[AnyVerdict | Unscored]:
-        """A verdict for each row, in their order; a row without answers stays as it is."""
+        """A verdict for each row, in order; rows without answers are returned as is."""
         loop = asyncio.get_running_loop()
         judged: asyncio.Future[list[AnyVerdict | Unscored]] = loop.create_future()
         self._ready.append((rows, judged))
@@ -135,7 +135,7 @@ class Judging:
 def judge(
     rows: Sequence[Row | Unscored], panel: Sequence[str], profile: Profile, policy: Policy
 ) -> list[Verdict | Unscored]:
-    """Verdicts for answered rows, in their order, each as if it were alone; a row without answers stays as it is."""
+    """Verdicts for answered rows, in order and independent of each other; rows without answers are returned as is."""
     answered = [row for row in rows if isinstance(row, Row)]
     votes = Votes.collect(answered, panel, profile.vocabulary, profile.classes)
     votes = replace(votes, unsayable=profile.unsayable)
@@ -197,11 +197,11 @@ def _verdicts(votes: Votes, rows: Sequence[Row], profile: Profile, policy: Polic
 def judge_tags(
     rows: Sequence[Row | Unscored], panel: Sequence[str], profile: Profile, policy: TagPolicy
 ) -> list[TagVerdict | Unscored]:
-    """The same for tags: the probability of each, and what is decided."""
+    """Verdicts on tags: the probability of each, and the decision."""
     answered = [row for row in rows if isinstance(row, Row)]
     votes = Votes.collect(answered, panel)
     about = tag_votes(votes, profile)
-    # Rounded, so that what is decided does not depend on the pictures that are judged together.
+    # Rounded, so that decisions do not depend on the other pictures of the batch.
     probability, low, high = (np.round(x, 6) for x in (policy.jury.probability(about), *policy.jury.interval(about)))
     decided, compared = policy.decide(probability), policy.compare(votes, [row.descriptor for row in answered])
     reasons = compared.reasons if compared else {}
@@ -230,7 +230,7 @@ def judge_tags(
 
 
 def _before(votes: Votes, calibrator: Calibrator) -> dict[int, Floats]:
-    """The confidence of each picture before another classifier was asked, by the place of its first query."""
+    """The confidence of each picture before another classifier was asked, by the position of its first query."""
     names = ["", *(Source.parse(view, "").classifier for view in votes.panel)]
     places = [place for place, name in enumerate(names) if place and name not in names[:place]]
     if not isinstance(calibrator, AdaptiveJury):
@@ -243,7 +243,7 @@ def _before(votes: Votes, calibrator: Calibrator) -> dict[int, Floats]:
 
 
 def queries_of(row: Row, panel: Sequence[str], profile: Profile, before: Mapping[int, float]) -> tuple[Asked, ...]:
-    """Each query and its answer; with several classifiers, by whom, and what was not enough before."""
+    """Each query and its answer; with several classifiers, also the classifier and the confidence before it."""
     labels, first = (row.base, *row.views), profile.name or profile.fingerprint
     lists, picos = row.lists or ((),) * len(labels), row.picos or (0,) * len(labels)
     asked = []
@@ -267,7 +267,7 @@ def queries_of(row: Row, panel: Sequence[str], profile: Profile, before: Mapping
 
 
 def _why_stopped(policy: Policy, row: Row, confidence: float) -> Stopped | None:
-    """Why no more was asked; None where everything always is."""
+    """Why asking stopped; None if the policy always asks everything."""
     if policy.rounds is None:
         return None
     if not row.views or row.views[-1] is not None or len(row.views) in row.missing:
@@ -289,7 +289,7 @@ def _likely(votes: Votes, distribution: Distribution) -> list[tuple[LabelProbabi
 
 
 def _sets(votes: Votes, distribution: Distribution, policy: Policy) -> list[tuple[str | None, ...] | None]:
-    """The labels that each picture may have, the most probable first; None for all where no sets were asked for."""
+    """The prediction sets, the most probable label first; None if no sets were requested."""
     if policy.sets is None:
         return [None] * len(votes)
     sets = policy.sets.sets(distribution, draws(votes))

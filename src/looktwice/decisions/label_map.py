@@ -1,4 +1,4 @@
-"""Labels of a classifier that are written otherwise than the truths: which of them mean the same."""
+"""Match labels of a classifier to truths that are spelled differently."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from unicodedata import normalize
 
 @dataclass(frozen=True)
 class LabelMap:
-    """Which labels of a classifier are which truths."""
+    """The correspondence of a classifier's labels to truths."""
 
     same: tuple[str, ...]
-    """Labels that are truths as they stand."""
+    """Labels that equal a truth."""
     names: dict[str, str]
-    """Labels that differ from one truth in case, blanks or the form of letters alone, and that truth."""
+    """Labels that differ from exactly one truth only in case, spaces or the form of letters, with that truth."""
     unmatched: tuple[str, ...]
-    """Labels that are no truth, or may be several."""
+    """Labels that match no truth, or several."""
     unsaid: tuple[str, ...]
-    """Truths that no label means."""
+    """Truths without a label."""
 
 
 def folded(label: str) -> str:
@@ -31,7 +31,7 @@ def folded(label: str) -> str:
 
 
 def propose(labels: Iterable[str], truths: Iterable[str]) -> LabelMap:
-    """Pairs of labels and truths that mean the same; a truth that two labels could mean is given to both.
+    """Propose pairs of labels and truths; two labels may be matched to one truth.
 
     >>> propose(["Tabby cat", "Dog", "bird"], ["tabby_cat", "dog", "fish"]).names
     {'Dog': 'dog', 'Tabby cat': 'tabby_cat'}

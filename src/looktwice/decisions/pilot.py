@@ -1,9 +1,9 @@
-"""What `fit` asks: a pilot finds out what is worth asking, and only that is asked about the other labelled pictures.
+"""What `fit` asks: a pilot selects what is worth asking, and the other labelled pictures are asked only that.
 
-The general panel is kept unless the pilot speaks clearly against it: panels that were chosen among many views on a few
-hundred pictures lost 1 to 7 % of the Brier score on new ones. So the pilot leaves out views that change the class,
-takes other wordings where they are clearly better, leaves out classifiers that are not worth their price, and asks once
-where a score makes further queries useless.
+The general panel is kept unless the pilot shows clearly that another is better: panels selected among many views on a
+few hundred pictures had a Brier score 1 to 7 % worse on new pictures. So the pilot leaves out views that change the
+class, uses other wordings if they are clearly better, leaves out classifiers that are not worth their price, and asks
+once if a score makes further queries useless.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SEARCHED = 4 * crossfit.FOLDS
-"""The fewest labelled pictures of the paper's search: each half of them is judged by folds."""
+"""The fewest labelled pictures for the paper's search: each half of them is cross-validated."""
 FEWEST = 200
-"""Labelled pictures below which there is no pilot: everything is asked about all of them."""
+"""The fewest labelled pictures for a pilot; with fewer, everything is asked about all of them."""
 SHARE = 4
-"""One in so many labelled pictures is a pilot picture, but at least FEWEST / 2 are."""
+"""One in this many labelled pictures is a pilot picture, but at least FEWEST / 2."""
 WRONG = 25
-"""Wrong answers about pilot pictures below which nobody can tell what asking again is worth."""
+"""The fewest wrong answers in the pilot from which the value of further queries can be estimated."""
 AGAIN = 0.05
-"""The share by which asking again must lower the loss of one query that comes with a useful score."""
+"""The relative gain that further queries need if one query comes with a useful score."""
 RETAINED = 0.6
-"""A view that keeps a smaller share of the right labels may be left out."""
+"""Views that keep a smaller share of the right labels may be left out."""
 
 
 # What would be asked ------------------------------------------------------------------------------------------------
@@ -60,18 +60,18 @@ RETAINED = 0.6
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of `fit`, and what it takes at the most."""
+    """A stage of `fit`, with its maximum cost."""
 
     name: str
     pictures: int
     queries: int
     price: float
-    """In money; the queries where no price is known."""
+    """In money, or in queries if no price is known."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What `fit` asks at the most, stage by stage; stored answers cost nothing."""
+    """The maximum cost of `fit` by stage; stored answers cost nothing."""
 
     stages: tuple[Stage, ...]
 
@@ -96,7 +96,7 @@ class Plan:
 
 
 def plan(pictures: int, panel: Panel, prices: Mapping[str, float], fixed: bool = False) -> Plan:
-    """The stages for so many labelled pictures; `prices` are those of each classifier's queries, "" being the first."""
+    """The stages for this many labelled pictures; `prices` are by classifier, the first one being ""."""
     others = [view for view in panel if classifier_of(view)]
     own = [view for view in panel if not classifier_of(view)]
 
@@ -118,7 +118,7 @@ def plan(pictures: int, panel: Panel, prices: Mapping[str, float], fixed: bool =
 
 
 def pilot_size(pictures: int) -> int:
-    """How many of so many labelled pictures are pilot pictures; 0 where they are too few for one."""
+    """The number of pilot pictures among this many labelled ones; 0 if they are too few."""
     return max(FEWEST // 2, pictures // SHARE) if pictures >= FEWEST else 0
 
 
@@ -127,23 +127,23 @@ def pilot_size(pictures: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """The answers of the sources that are worth asking; those about the pilot pictures come first."""
+    """The answers of the selected sources; pilot pictures come first."""
 
     collected: Collected
     pilot: int = 0
-    """Pilot pictures: they teach, and are not judged."""
+    """The number of pilot pictures, which are used for fitting only."""
     sentences: tuple[str, ...] = ()
-    """What the pilot found, for people."""
+    """The findings of the pilot, as sentences."""
     beside: tuple[Point, ...] = ()
-    """What was tried in the pilot alone."""
+    """What was tried only in the pilot."""
 
 
 async def ask(
     engine: QueryEngine, pictures: Sequence[Picture], panel: Panel, asked: Sequence[ProfileClassifier]
 ) -> Selection:
-    """Ask the pilot about everything in the panel, and about the other pictures what is worth asking.
+    """Ask the whole panel about the pilot pictures, and the selected sources about the others.
 
-    Where a budget ends in the pilot, nothing is left out.
+    If the budget ends during the pilot, nothing is left out.
     """
     mixed, size = shuffled(pictures), pilot_size(len(pictures))
     if not size:
@@ -167,10 +167,10 @@ def _cut(collected: Collected) -> bool:
 
 
 def suitable(labelled: LabelledVotes, panel: Panel) -> tuple[Panel, list[str]]:
-    """The views that leave the class of a picture as it is, and of more than the general panel the best.
+    """Select the views that keep the class, and if there are more than in the general panel, the best of them.
 
-    Views that change many right labels are left out if juries lose no more without them on held-out folds: some that
-    change many labels tell much (corners of photos).
+    Views that change many right labels are left out if the held-out loss of juries is no worse without them: some views
+    that change many labels are informative (corners of photos).
     """
     views, sentences = panel.views, list[str]()
     own = [column for column, view in enumerate(views) if not classifier_of(view)]
@@ -197,7 +197,7 @@ def _brier(labelled: LabelledVotes, columns: Sequence[int], fold: Places) -> Flo
 
 
 def _unsuitable(bad: Sequence[View], kept: Sequence[View]) -> str:
-    """Says what the views that are left out do to pictures and no other view does, or else all that they do."""
+    """Describe the operations of the views that are left out, if possible only those that no other view has."""
     still = {type(part) for view in kept for part in view.parts}
     alone = [[part.adjective for part in view.parts if type(part) not in still] for view in bad]
     words = [word for each in alone for word in each[:1]] if all(alone) else [view.adjective for view in bad]
@@ -208,7 +208,7 @@ def _unsuitable(bad: Sequence[View], kept: Sequence[View]) -> str:
 def paying(
     labelled: LabelledVotes, panel: Panel, asked: Sequence[ProfileClassifier]
 ) -> tuple[Panel, list[str], list[Point]]:
-    """The views and classifiers that are worth asking, why others are not, and what they would bring."""
+    """Select the views and classifiers that are worth asking, with the reasons and the gains of the others."""
     own = [column for column, view in enumerate(panel) if not classifier_of(view)]
     wrong = int((labelled.base != labelled.truths).sum())
     useful, fold = panels.with_useful_scores(labelled), folds(len(labelled), crossfit.FOLDS, 0)
@@ -235,7 +235,7 @@ def paying(
 
 
 def _significant(points: Sequence[Point]) -> list[Point]:
-    """Those of the frontier that lose less, by more than a standard error, than the one before that is kept."""
+    """Keep the points of the frontier that are better than the previous one by more than a standard error."""
     kept: list[Point] = []
     for point in frontier(points):
         less = kept[-1].losses - point.losses if kept else np.ones(1)
@@ -249,16 +249,16 @@ def _significant(points: Sequence[Point]) -> list[Point]:
 
 @dataclass(frozen=True)
 class Frontier:
-    """What could be asked for how much, the cheapest first."""
+    """The frontier of loss against price, cheapest first."""
 
     points: tuple[FrontierPoint, ...]
 
     def to_frame(self) -> pd.DataFrame:
-        """A frame of pandas, one point a row."""
+        """A pandas data frame, one point per row."""
         return notebook.frame(point.record() for point in self.points)
 
     def plot(self) -> Drawing:
-        """The Brier score against money."""
+        """A plot of the Brier score against price."""
         known = [(1000 * point.price, point.brier.value) for point in self.points if point.brier.value is not None]
         line = figures.Line("Brier", *map(np.array, zip(*sorted(known), strict=True)))
         title = "Brier score against price"
@@ -267,28 +267,28 @@ class Frontier:
 
 @dataclass(frozen=True, eq=False)
 class FitResult:
-    """What `fit` learned, and what else could be asked for how much."""
+    """The result of `fit`: the profile and the frontier."""
 
     profile: Profile
     frontier: Frontier
     collected: Collected = field(repr=False)
-    """The answers that taught it."""
+    """The answers that the profile was fitted on."""
     sentences: tuple[str, ...] = ()
-    """What is to be said of it, for people."""
+    """Remarks, as sentences."""
     settings: tuple[Setting, ...] = ()
-    """Of the paper's search: how each setting fared on the pilot."""
+    """The results of each setting in the paper's search."""
     learned: Learned | None = field(default=None, repr=False)
     pilot: int = 0
-    """Labelled pictures on which something was chosen: they teach, and are not judged."""
+    """The number of labelled pictures used for selection, which are used for fitting only."""
 
     def __str__(self) -> str:
         return "\n".join([str(self.profile), *self.sentences])
 
     def at(self, max_price: float | None = None, max_queries: float | None = None) -> Profile:
-        """The profile of another point within these limits a picture; costs no query. `Model.use` takes it.
+        """Fit the profile of another point within these limits per picture, without queries; pass it to `Model.use`.
 
-        It is among the sources that all labelled pictures were asked: shorter sequences and other confidences to stop
-        at. What other points of the frontier would cost is in their `to_buy`.
+        The candidates use sources that all labelled pictures were asked: shorter sequences, and other stopping
+        thresholds. The `to_buy` of other points tells what they would cost.
         """
         if self.learned is None:
             return self.profile
@@ -296,7 +296,7 @@ class FitResult:
 
 
 def limits(asked: Sequence[ProfileClassifier], max_price: float | None, max_queries: float | None) -> Choice:
-    """How a point is chosen within limits; None is none. An error where not even one query is within them."""
+    """The rule that selects a point within limits; None is no limit. An error where not even one query is within them."""
     cheapest = min(asked, key=lambda classifier: classifier.price)
     if (max_price is not None and not max_price >= cheapest.price) or not (max_queries is None or max_queries >= 1):
         raise FitError(
@@ -315,7 +315,7 @@ def fit(
     ballot: Ballot = "vote",
     whole: bool = False,
 ) -> FitResult:
-    """The profile of the sequence that is worth its price, from what was asked; `whole` keeps the panel as it is."""
+    """Fit the profile of the best sequence for its price, from stored answers; `whole` keeps the panel."""
     collected = chosen.collected
     learned = fitting.learn_sequence(collected, asked, chosen.pilot, choice, ballot, whole)
     have = {*map(str, fitting.sources_of(collected.panel, asked))}
@@ -337,7 +337,7 @@ def fit(
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of a transformation, and how the paper's calibrator fared with it on held-out pilot pictures."""
+    """One setting of a transformation, with the held-out results of the paper's calibrator."""
 
     view: View
     brier: float
@@ -353,7 +353,8 @@ def grid_of(family: str) -> Sequence[View]:
 async def search(
     engine: QueryEngine, pictures: Sequence[Picture], grid: Sequence[View], draws: int
 ) -> tuple[Selection, list[Setting]]:
-    """The paper's search: every setting of one transformation about half of the pictures, the best about the rest."""
+    """The paper's search: ask every setting of one transformation about half of the pictures, and the best one about
+    the rest."""
     mixed = shuffled(pictures)
     pilot = mixed[: len(mixed) // 2]
     asked = [await _collected(engine, pilot, Panel((view,) * draws)) for view in grid]
@@ -375,7 +376,7 @@ def search_queries(pictures: int, grid: Sequence[View], draws: int) -> int:
 async def _collected(
     engine: QueryEngine, pictures: Sequence[Picture], panel: Panel, vocabulary: Sequence[str] = ()
 ) -> Collected:
-    """The answers about some pictures; nothing is chosen on those that a spent budget or a signal left over."""
+    """Collect the answers about some pictures; raise an error if a spent budget or a signal left pictures over."""
     collected = await fitting.collect(engine, pictures, panel, vocabulary)
     if cut := [item for item in collected.unscored if item.cause in (Cause.BUDGET, Cause.STOPPED)]:
         raise UnscoredError(f"no views were chosen, {len(cut)} of {len(pictures)} pictures are left: {cut[0].message}")
@@ -383,12 +384,12 @@ async def _collected(
 
 
 def shuffled(pictures: Sequence[Picture]) -> list[Picture]:
-    """The pictures in an order that has nothing to do with their classes, always the same."""
+    """Shuffle the pictures deterministically, independent of their classes."""
     return [pictures[place] for place in np.random.default_rng(0).permutation(len(pictures))]
 
 
 def joined(parts: Sequence[Collected], panel: Panel) -> Collected:
-    """The answers of several parts under the views that all of them have."""
+    """Concatenate the answers of several parts, under their common views."""
     rows = [row for part in parts for row in _rows(part, panel)]
     vocabulary = dict.fromkeys(label for part in parts for label in part.votes.vocabulary)
     labelled = [part.votes for part in parts if isinstance(part.votes, LabelledVotes)]

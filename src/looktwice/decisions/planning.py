@@ -1,4 +1,4 @@
-"""How many labelled pictures a guarantee about accepted answers needs."""
+"""Estimate how many labelled pictures a guarantee about accepted answers needs."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from looktwice.decisions.policy import DecisionOptions, Policy
 from looktwice.decisions.profile import HeldOut, Profile
 
 ACCEPTED = (0.25, 0.5, 0.75, 0.9, 1.0)
-"""The shares of pictures to accept that a plan looks at."""
+"""The acceptance rates that a plan considers."""
 
 MARGINS = (0.0, 0.25, 0.5)
-"""How often accepted answers may really be wrong, as shares of what is guaranteed, when nothing is known yet."""
+"""True error rates that a plan assumes without data, as shares of the guaranteed error."""
 
 POWER = 0.8
 
 PRIOR = 30
-"""Pictures that what is expected of a share counts for, beside those that were seen."""
+"""The weight of the prior error rate, in pictures."""
 
 CLOSE = 0.99
-"""An error closer to the allowed one than this would take more labels than anybody has."""
+"""True errors closer to the allowed one than this would need too many labels."""
 
 LADDER = (0.01, 0.02, 0.05, 0.1, 0.2)
-"""The allowed errors among which the strictest guarantee is sought."""
+"""The allowed errors from which the strictest possible guarantee is selected."""
 
 
 def strictest_guarantee(options: DecisionOptions, profile: Profile) -> DecisionOptions:
-    """The options with a guarantee: the one they name, or the strictest of LADDER that the profile supports.
+    """Add a guarantee to the options: the given one, or the strictest of LADDER that the profile supports.
 
-    Because one of several is picked, each is tested at a stricter level. Tags are decided where they are sure, unless a
-    guarantee is named.
+    Because one of several is selected, each is tested at a stricter level. Without a guarantee, tags are decided if
+    they are sure.
     """
     if options.claims() or profile.kind == "tags":
         return options
@@ -63,31 +63,31 @@ def _possible(policy: Policy) -> bool:
 
 
 def selection_level(level: float) -> float:
-    """The level at which each error of LADDER is tested, so that the one picked holds at `level` (Bonferroni)."""
+    """The level for each error of LADDER, so that the selected one holds at `level` (Bonferroni)."""
     return 1.0 - (1.0 - level) / len(LADDER)
 
 
 MAX_ERROR = 0.05
-"""The allowed error that is spoken of where none was asked for."""
+"""The allowed error used in remarks if none was requested."""
 
 MOST_LABELS = 1_000_000
-"""A need beyond this is not told by its number, which nobody will label."""
+"""Needs beyond this number of labels are not reported."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """So many labelled pictures are needed, if this share is accepted and is really wrong so often."""
+    """The number of labels needed for an acceptance rate and a true error."""
 
     labels: int
     """Drawn at random."""
     accepted: float
     error: float
-    """How often they are wrong, or how often the class is missed."""
+    """The true error rate, or miss rate of the class."""
     concerned: int
-    """Those among them that a claim about one label rests on: what is truly of the class, or is said to be."""
+    """The number of these that a claim about one label uses: pictures of the class, or answers with the label."""
 
     def line(self, claim: Claim) -> str:
-        """The need in words."""
+        """The need as a sentence."""
         share = "every picture" if self.accepted == 1.0 else f"{100 * self.accepted:.0f} % of the pictures"
         if claim.kind == "miss":
             condition = f"if {100 * self.error:.2f} % of what is {claim.label} is missed"
@@ -108,11 +108,11 @@ def _count(labels: int) -> str:
 def needs(
     claim: Claim, level: float = 0.95, answers: Answers | None = None, claims: Sequence[Claim] = ()
 ) -> list[Need]:
-    """Labels that a claim needs, for several acceptance rates, so that it holds with a power of 0.8.
+    """The labels that a claim needs at several acceptance rates, with a power of 0.8.
 
-    From a profile's held-out answers one knows how often each share is wrong. A share that is wrong too often is left
-    out, which may leave none. Without a profile these are guesses, with every picture accepted. `claims` are those made
-    together, this one included: each is tested at a stricter level.
+    The held-out answers of a profile show the error at each acceptance rate. Rates with too high an error are left out,
+    possibly all. Without a profile the errors are assumed, with every picture accepted. `claims` are all simultaneous
+    claims, including this one: each is tested at a stricter level.
     """
     claims = claims or (claim,)
     level = level_of_each(level, len(claims))
@@ -127,9 +127,9 @@ def needs(
 
 
 def missing_labels(claims: Sequence[Claim], answers: Answers, level: float = 0.95) -> int | None:
-    """How many labelled pictures, drawn at random, are missing until all claims can be made four times out of five.
+    """The number of further labelled pictures, drawn at random, for all claims with a power of 0.8.
 
-    None if the answers are wrong too often for more labels to help. Every interface tells this number.
+    None if the answers are wrong too often for more labels to help. Every interface reports this number.
     """
     more = 0
     for claim in claims:
@@ -142,7 +142,7 @@ def missing_labels(claims: Sequence[Claim], answers: Answers, level: float = 0.9
 
 
 def missing_sentence(claims: Sequence[Claim], answers: Answers, level: float = 0.95) -> str:
-    """The same in words."""
+    """As a sentence."""
     more, what = missing_labels(claims, answers, level), " and ".join(claim.sentence() for claim in claims)
     if more is None:
         return f"More labels alone cannot guarantee that {what}."
@@ -172,7 +172,7 @@ def least_error(confidence: Floats, correct: Bools, level: float = 0.95) -> tupl
 
 
 def remarks(needs: Sequence[Need], held_out: HeldOut, level: float = 0.95) -> list[str]:
-    """Remarks on the labels that a profile needs, one sentence each."""
+    """Remarks on how many more labels a profile needs, one sentence each."""
     found = []
     for less, more in pairwise(sorted(needs, key=lambda need: need.accepted)):
         if less.labels > more.labels:
@@ -193,7 +193,7 @@ def remarks(needs: Sequence[Need], held_out: HeldOut, level: float = 0.95) -> li
 
 
 def _need(claim: Claim, level: float, accepted: float, error: float, share: float) -> Need:
-    """`share` of all pictures are those that the claim is about."""
+    """`share` is the share of all pictures that the claim applies to."""
     if claim.kind == "miss":  # all of the class are evidence, accepted or not
         labels, rests = labels_needed(claim.bound, level, error, power=POWER, tests=1), share
         return Need(math.ceil(labels / rests), accepted, error, labels)
@@ -202,10 +202,10 @@ def _need(claim: Claim, level: float, accepted: float, error: float, share: floa
 
 
 def _errors(claim: Claim, about: Bools, answers: Answers) -> list[tuple[float, float]]:
-    """How often the answers of each share count against a claim, as far as the held-out ones tell.
+    """Estimate how often accepted answers violate a claim at each acceptance rate.
 
-    A few answers tell little, so PRIOR more are counted: wrong as often as the confidence says, or missed as often as
-    the class is at all and as much surer as wrong answers are.
+    Few answers are noisy, so PRIOR pseudo-answers are added: wrong as often as the confidence says, or missed as often
+    as the class is overall, with the confidence distribution of wrong answers.
     """
     sure, against = answers.confidence, about & broken(claim, answers)
     ranked, errors = sure if claim.kind == "miss" else sure[about], {}

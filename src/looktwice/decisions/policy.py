@@ -1,4 +1,4 @@
-"""How a profile is used: which views to ask, when to stop, what to accept and which labels to put in a set."""
+"""Policies: which views to ask, when to stop, what to accept and how to build prediction sets."""
 
 from __future__ import annotations
 
@@ -43,44 +43,44 @@ Unfamiliar = Literal["accept", "review", "refuse"]
 """How pictures that are unlike the labelled ones are handled."""
 FALSE_ALARMS = 0.01
 OnDrift = Literal["hold", "accept"]
-"""What becomes of verdicts once the pictures have changed: none is accepted, or they are as any other."""
+"""What happens to verdicts after an alarm: none is accepted, or they are treated like any other."""
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """How much pictures resemble the labelled ones."""
+    """How similar pictures are to the labelled ones."""
 
     familiarity: Floats
-    """(n,): one p-value from pixels and answers: the number of tests times the least of them (Bonferroni)."""
+    """(n,): the combined p-value of pixels and answers: the number of tests times the smallest one (Bonferroni)."""
     pixels: Floats
-    """(n,): the p-value of the pixels alone, NaN where it is not known."""
+    """(n,): the p-value of the pixels alone, NaN if unknown."""
     reasons: dict[int, str]
-    """The indices of unfamiliar pictures, the least familiar first, and why each is."""
+    """The indices of unfamiliar pictures, the least familiar first, with the reasons."""
 
 
 @dataclass(frozen=True)
 class PicturePolicy:
-    """The part of a policy that does not depend on the kind of answer: views, and unfamiliar pictures."""
+    """The part of a policy that is the same for labels and tags: views, and unfamiliar pictures."""
 
     panel: Panel
     """The views to ask, in order."""
     familiarity: Familiarity | None = field(default=None, kw_only=True)
-    """Familiarity by pixels; None where the profile has none."""
+    """Familiarity by pixels; None if the profile has none."""
     unfamiliar: Unfamiliar = field(default="review", kw_only=True)
     """How unfamiliar pictures are handled."""
     false_alarms: float = field(default=FALSE_ALARMS, kw_only=True)
     """The share of familiar pictures that may be flagged as unfamiliar."""
     answers: AnswerKinds | None = field(default=None, kw_only=True)
-    """Familiarity by answers; None where the profile has none."""
+    """Familiarity by answers; None if the profile has none."""
     held_out: HeldOut = field(default=HeldOut(confidence=(), correct=()), kw_only=True)
-    """What its guarantees rest on."""
+    """The basis of its guarantees."""
     agreement_bins: tuple[int, ...] = field(default=(), kw_only=True)
-    """How many labelled pictures fell into each agreement bin."""
+    """The number of labelled pictures in each agreement bin."""
     rounds: Rounds | None = field(default=None, kw_only=True)
     """When to stop asking; None asks the whole panel."""
 
     def treating(self, unfamiliar: Unfamiliar, false_alarms: float = FALSE_ALARMS) -> Self:
-        """Handle unfamiliar pictures this way."""
+        """Return a copy that handles unfamiliar pictures this way."""
         if unfamiliar == "refuse" and self.familiarity is None:
             raise ProfileError(
                 "this profile cannot tell which pictures are unfamiliar; fit again, or do not refuse any",
@@ -89,28 +89,28 @@ class PicturePolicy:
         return replace(self, unfamiliar=unfamiliar, false_alarms=false_alarms)
 
     def because(self, descriptor: Floats) -> str | None:
-        """Why a picture is not like the labelled ones, for people; None where it is, or the profile cannot tell."""
+        """Why a picture is unfamiliar, as a sentence; None if it is familiar, or the profile cannot tell."""
         if self.familiarity is None or self.before_asking(descriptor[None])[0] > self.false_alarms:
             return None
         return self.familiarity.because(descriptor)
 
     def before_asking(self, descriptors: Floats) -> Floats:
-        """(n,): how familiar pictures are if the answers about them are usual; NaN if the profile cannot tell.
+        """(n,): the familiarity of pictures, assuming typical answers; NaN if the profile cannot tell.
 
-        What is unfamiliar then stays so, whatever is answered.
+        A picture that is unfamiliar under this assumption is so under any answers.
         """
         if self.familiarity is None:
             return np.full(len(descriptors), np.nan)
         return np.minimum(1.0, self._tests * self.familiarity.p_values(descriptors))
 
     def screen(self) -> Screen:
-        """Statistics of pictures that are computed before any query."""
+        """Descriptors of pictures, computed before any query."""
         return Screen(self.familiarity is not None, why=self.because, refuse=self.unfamiliar == "refuse")
 
     def shift(self) -> Drift | None:
-        """The same for the pixels: whether pictures are still as familiar; None if the profile cannot tell.
+        """The test that the pixels are as familiar as before; None if the profile cannot tell.
 
-        Where unfamiliar pictures are refused, those that are left would seem too familiar.
+        If unfamiliar pictures are refused, the remaining ones would appear too familiar.
         """
         return self.familiarity.drift() if self.familiarity and self.unfamiliar != "refuse" else None
 
@@ -119,7 +119,7 @@ class PicturePolicy:
         return self.familiarity.kind(familiarity) if self.familiarity and familiarity is not None else 0
 
     def compare(self, votes: Votes, descriptors: Sequence[Floats | None]) -> Comparison | None:
-        """How far these pictures are like the labelled ones, by answers and pixels; None if the profile cannot tell."""
+        """The similarity of pictures to the labelled ones, by answers and pixels; None if the profile cannot tell."""
         pixels, answers = np.full(len(votes), np.nan), np.ones(len(votes))
         described = {place: row for place, row in enumerate(descriptors) if row is not None}
         if self.familiarity and described:
@@ -145,13 +145,13 @@ class PicturePolicy:
 
     @property
     def _tests(self) -> int:
-        """How many p-values each picture has, for the Bonferroni correction."""
+        """The number of p-values per picture, for the Bonferroni correction."""
         return (self.familiarity is not None) + (self.answers is not None)
 
     def drift(self) -> Drift | None:
         """The test that votes are still distributed as in the profile; None if the profile cannot tell.
 
-        A false alarm has a chance of at most 1 %, however many pictures there are.
+        The probability of a false alarm is at most 1 % over any number of pictures.
         """
         return Drift(self.agreement_bins) if len(self.agreement_bins) > 1 and any(self.agreement_bins) else None
 
@@ -162,12 +162,12 @@ class Policy(PicturePolicy):
 
     calibrator: Calibrator
     accept: Thresholds | None = None
-    """The least confidence to accept by label, NEVER if nothing can be guaranteed; None decides nothing."""
+    """The lowest accepted confidence by label, NEVER if nothing can be guaranteed; None makes no decisions."""
     sets: SetMaker | None = None
 
     @classmethod
     def full_panel(cls, profile: Profile) -> Self:
-        """Ask the whole panel about every picture."""
+        """The policy that asks the whole panel about every picture."""
         return cls(
             profile.views(),
             profile.restored_calibrator(),
@@ -179,7 +179,7 @@ class Policy(PicturePolicy):
 
     @classmethod
     def early_stopping(cls, profile: Profile) -> Self:
-        """Stop asking about a picture as soon as further answers would hardly matter."""
+        """The policy that stops once further answers would have little effect."""
         adaptive = profile.adaptive
         if adaptive is None:
             raise ProfileError("this profile does not say when to stop asking; fit again", code="profile-incomplete")
@@ -196,13 +196,13 @@ class Policy(PicturePolicy):
 
     @classmethod
     def usual(cls, profile: Profile) -> Self:
-        """Stop as soon as the next query is not worth its price, where the profile says when that is."""
+        """Stop as soon as the next query is not worth its price, if the profile has such a rule."""
         return cls.early_stopping(profile) if profile.adaptive else cls.full_panel(profile)
 
     def accepting(
         self, claims: Sequence[Claim], vocabulary: Sequence[str] = (), level: float = 0.95, basis: Basis = "guarantee"
     ) -> Self:
-        """Accept so that all claims hold with certainty `level`, or are expected to hold; the rest is for review."""
+        """Accept answers so that all claims hold with certainty `level`, or in expectation; the rest is for review."""
         for claim in claims:
             if claim.label != ANY and not (self.held_out.predicted and claim.label in vocabulary):
                 known = ", ".join(sorted(vocabulary)[:5]) if self.held_out.predicted else "none by name; fit again"
@@ -215,9 +215,10 @@ class Policy(PicturePolicy):
         return replace(self, sets=self.held_out.conformal(coverage, kind))
 
     def accepts(self, confidence: Floats, labels: Sequence[str], scored: Bools) -> Bools:
-        """(n,): whether answers reach their label's threshold; without the scores that it rests on, none does.
+        """(n,): whether answers reach the threshold of their label; none does if the scores it was fitted on are
+        missing.
 
-        `scored` says which confidences rest on scores.
+        `scored` marks confidences that use scores.
         """
         rests = isinstance(self.calibrator, Jury | AdaptiveJury) and self.calibrator.uses_scores
         least = np.array([NEVER if self.accept is None else self.accept.of(label) for label in labels])
@@ -226,7 +227,7 @@ class Policy(PicturePolicy):
     def agreement_bin(self, base: str, views: Sequence[str | None]) -> int:
         """The bin on which drift is tested: how many views agree with the base label.
 
-        With early stopping: how many of the first round, then how many views were asked.
+        With early stopping, the number in the first round and the number of views asked.
         """
         if self.rounds is None:
             return sum(label == base for label in views)
@@ -236,9 +237,9 @@ class Policy(PicturePolicy):
 
 
 PRESENT, ABSENT = "present", "absent"
-"""What an answer says of a tag."""
+"""The decision about a tag."""
 MOST_COUNTED = 9
-"""Answers with so many tags or more are of one kind."""
+"""Answers with this many tags or more share one bin."""
 
 
 @dataclass(frozen=True)
@@ -247,13 +248,13 @@ class TagPolicy(PicturePolicy):
 
     jury: TagJury
     least: tuple[tuple[float, float], ...]
-    """The least confidence for a yes and for a no, by tag; NEVER if nothing can be guaranteed."""
+    """The lowest confidence for a yes and for a no, by tag; NEVER if nothing can be guaranteed."""
     basis: Basis | None = None
-    """What these rest on; None where they are simply SURE."""
+    """The basis of the thresholds; None if they are the default SURE."""
 
     @classmethod
     def usual(cls, profile: Profile) -> Self:
-        """Ask the whole panel, and decide what is sure."""
+        """The policy that asks the whole panel and decides tags that are sure."""
         jury = profile.tag_jury()
         return cls(
             profile.views(),
@@ -266,9 +267,9 @@ class TagPolicy(PicturePolicy):
     def accepting(
         self, claims: Sequence[Claim], held_out: HeldOut, level: float = 0.95, basis: Basis = "guarantee"
     ) -> Self:
-        """Decide so that all claims hold with certainty `level`, or are expected to hold; the rest is for review.
+        """Decide tags so that all claims hold with certainty `level`, or in expectation; the rest is for review.
 
-        A claim for ANY tag is one for each. A tag that no claim is about is decided where it is SURE.
+        A claim for ANY applies to each tag. Tags without a claim are decided at the default SURE.
         """
         tags = self.jury.tags
         if unknown := [claim.label for claim in claims if claim.label not in (ANY, *tags)]:
@@ -298,7 +299,7 @@ class TagPolicy(PicturePolicy):
         return np.where(reached, np.array(["yes", "no"])[no], "review")
 
     def agreement_bin(self, base: str, views: Sequence[str | None]) -> int:
-        """The bin on which drift is tested: how many tags the first answer has."""
+        """The bin on which drift is tested: the number of tags in the first answer."""
         return tag_bin(base)
 
 
@@ -308,7 +309,7 @@ def tag_bin(answer: str) -> int:
 
 
 def _tag_claims(claims: Sequence[Claim], tag: str) -> list[Claim]:
-    """What is claimed of one tag: of those that are said to be present, of those absent, and of those truly present."""
+    """The claims about one tag: errors among present and among absent, and misses."""
     errors = {claim.label: claim.bound for claim in claims if claim.kind == "error"}
     bound = errors.get(tag, errors.get(ANY))
     misses = [Claim(claim.bound, PRESENT, "miss") for claim in claims if (claim.kind, claim.label) == ("miss", tag)]
@@ -316,17 +317,17 @@ def _tag_claims(claims: Sequence[Claim], tag: str) -> list[Claim]:
 
 
 def agreement_bin(agree: int, asked: int, views: int) -> int:
-    """The bin of a picture by how many views of the first round agree and how many were asked."""
+    """The bin of a picture, by the number of agreeing views in the first round and the number asked."""
     return agree * (views + 1) + views - asked
 
 
 def _rounds(
     adaptive: Adaptive, vocabulary: Sequence[str], classes: int, unsayable: tuple[tuple[int, ...], ...]
 ) -> Rounds:
-    """Views are asked one by one after the first round, until the stopping rule says enough.
+    """Ask further views one by one after the first round, until the stopping rule is met.
 
-    Without scores all that matters is which answers agree, and which labels they are where labels are confused; what
-    follows from these is cached.
+    Without scores the decision depends only on which answers agree (and on the labels, with a confusion step), so it is
+    cached.
     """
     calibrator = adaptive.restored_calibrator()
     views = len(calibrator.juries) - 1
@@ -360,7 +361,7 @@ def _rounds(
 
 
 SHARES = ("level", "coverage", "false_alarms")
-"""Options of a decision that are one number between 0 and 1."""
+"""The options that are a number between 0 and 1."""
 
 
 @dataclass(frozen=True)
@@ -368,31 +369,31 @@ class DecisionOptions:
     """How verdicts are made: when to stop asking, what to accept, and which prediction sets to give."""
 
     all: bool = False
-    """Ask everything about each picture, also where further answers would hardly matter."""
+    """Ask everything about each picture, even if further answers would have little effect."""
     max_error: float | Mapping[str, float] | None = None
-    """Accept answers that are wrong at most this often; the others are for review. None decides nothing. A mapping
-    allows each label an error of its own, `*` standing for all that it does not name."""
+    """Accept answers that are wrong at most this often; the others are for review. None makes no decisions. A
+    mapping sets the error of each label, with `*` for all others."""
     max_miss: Mapping[str, float] | None = None
-    """Of the pictures that truly are of these classes, accept at most this share as something else."""
+    """Accept at most this share of the pictures of these classes as something else."""
     level: float = 0.95
-    """How certain these guarantees are, all together."""
+    """The joint certainty of these guarantees."""
     accept: Basis = "guarantee"
-    """Whether answers are accepted where that is guaranteed, or by the best `estimate` from held-out answers."""
+    """Accept by a guarantee, or by the best `estimate` from held-out answers."""
     coverage: float | None = None
-    """Name the labels of a picture that hold the truth this often: a prediction set. None names none."""
+    """Return prediction sets that contain the truth this often; None returns none."""
     sets: SetKind = "aps"
-    """How such a set is chosen: `aps` sets are larger for doubtful pictures, and whether the last label that fits in
-    part is in a set is drawn from the picture's pixels; `raps` ones avoid many labels; `aps-deterministic` ones draw
-    nothing and are larger; `lac` sets, all labels above one threshold, are the smallest on average and hold the truth
-    of doubtful pictures less often."""
+    """How sets are built: `aps` sets are larger for doubtful pictures, and the label that crosses the threshold is
+    included at random, with a seed from the pixels; `raps` ones avoid many labels; `aps-deterministic` ones are not
+    randomised and larger; `lac` sets, all labels above one threshold, are the smallest on average but cover doubtful
+    pictures less often."""
     unfamiliar: Unfamiliar = "review"
-    """What becomes of a picture that is not like the labelled ones: `accept` judges it as any other, `review` never
-    accepts it, `refuse` asks nothing about it."""
+    """How to handle unfamiliar pictures: `accept` treats them like any other, `review` never accepts them, `refuse`
+    does not query them."""
     false_alarms: float = FALSE_ALARMS
-    """How often a picture that is like them is taken for one that is not."""
+    """The share of familiar pictures that may be flagged as unfamiliar."""
 
     on_drift: OnDrift = "hold"
-    """What becomes of verdicts once the pictures have changed: `hold` accepts none of them, `accept` goes on."""
+    """What happens to verdicts after a drift alarm: `hold` accepts none of them, `accept` goes on."""
 
     def __post_init__(self) -> None:
         for name in SHARES:
@@ -408,11 +409,11 @@ class DecisionOptions:
         return hash(repr(self))
 
     def claims(self) -> tuple[Claim, ...]:
-        """The guarantees for accepted answers."""
+        """The claims of `max_error` and `max_miss`."""
         return claims(self.max_error, self.max_miss)
 
     def of(self, profile: Profile) -> Policy:
-        """The policy that these options mean; a `TagPolicy` for a profile of tags."""
+        """Build the policy of these options; a `TagPolicy` for a profile of tags."""
         if profile.kind == "tags":
             return cast("Policy", self._of_tags(profile))
         policy = Policy.full_panel(profile) if self.all else Policy.usual(profile)

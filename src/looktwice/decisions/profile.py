@@ -1,4 +1,4 @@
-"""The result of `fit` for one classifier: plain JSON, versioned, shareable, without secrets."""
+"""Profiles: the result of `fit` as versioned, shareable JSON without secrets."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 DIGEST_DIGITS = 12
-"""Enough to tell a million pictures apart."""
+"""The digits of a digest that are stored, enough to distinguish a million pictures."""
 FEW = 5
-"""Wrong or right answers below which how well they are told apart is not said: it would be chance."""
+"""The fewest wrong, and right, answers for which AUROC is reported."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -62,7 +62,7 @@ class _Part(BaseModel):
 
 
 class Figure(_Part):
-    """A number and the interval in which it lies with 95 % certainty; None where it is undefined."""
+    """A number and its 95 % interval; None if undefined."""
 
     value: float | None
     low: float | None
@@ -70,21 +70,21 @@ class Figure(_Part):
 
     @classmethod
     def of(cls, value: float | None, interval: tuple[float, float] | None) -> Self:
-        """The same in six decimals, which is more than its interval deserves."""
+        """Round to six decimals, far finer than the interval."""
         numbers = (value, *(interval or (None, None)))
         rounded = [None if x is None or not np.isfinite(x) else round(float(x), 6) for x in numbers]
         return cls(value=rounded[0], low=rounded[1], high=rounded[2])
 
 
 class Result(_Part):
-    """The held-out figures of one calibrator."""
+    """The held-out results of one calibrator."""
 
     calibrator: str
     queries: int | float
-    """Queries a picture; their mean where pictures differ."""
+    """Queries per picture; the mean if pictures differ."""
     figures: dict[str, Figure]
     evidence: Evidence = "labels"
-    """What the calibrator looked at."""
+    """The evidence that the calibrator used."""
 
     @classmethod
     def of(cls, outcome: Outcome, intervals: bool = True) -> Self:
@@ -96,25 +96,25 @@ class Result(_Part):
         return cls(calibrator=outcome.name, queries=outcome.queries, figures=figures, evidence=outcome.evidence)
 
     def title(self) -> str:
-        """The calibrator, and whether it uses scores where its name does not say that."""
+        """The name of the calibrator, marked if it uses scores."""
         scored = self.evidence == "scores" and self.calibrator not in (OWN, ONE_QUERY)
         return f"{self.calibrator} with scores" if scored else self.calibrator
 
     def record(self) -> dict[str, object]:
-        """Calibrator, queries and the value of each figure, as one row of a table."""
+        """Calibrator, queries and the values, as a table row."""
         values = {key: figure.value for key, figure in self.figures.items()}
         return {"calibrator": self.calibrator, "queries": self.queries, "evidence": self.evidence, **values}
 
 
 def results_html(title: str, results: Sequence[Result]) -> str:
-    """Figures as an HTML table, one calibrator a row."""
+    """Results as an HTML table, one calibrator per row."""
     rows = [result.record() for result in results]
     cells = [[f"{cell:.3g}" if isinstance(cell, float) else cell for cell in row.values()] for row in rows]
     return notebook.table(title, list(rows[0]) if rows else ["no picture was labelled"], cells)
 
 
 def results_text(title: str, results: Sequence[Result]) -> str:
-    """The main figures as lines of text, one calibrator a row."""
+    """The main results as lines of text, one calibrator per row."""
     shown = ("accuracy", "ece", "auroc", "brier")
     lines = [title, f"{'calibrator':24}{'queries':>8}" + "".join(f"{key:>10}" for key in shown)]
     for result in results:
@@ -125,26 +125,26 @@ def results_text(title: str, results: Sequence[Result]) -> str:
 
 
 class HeldOut(_Part):
-    """The confidence of each labelled picture by a calibrator fitted without it, and whether its answer was right."""
+    """The held-out confidence of each labelled picture, and whether its answer was right."""
 
     confidence: tuple[Share, ...]
     correct: tuple[bool, ...]
     true_probability: tuple[Share, ...] = ()
-    """The probability of what came true, all labels that nobody named being one option."""
+    """The probability of the true option; all labels that were not returned are one option."""
     through: tuple[Share, ...] = ()
-    """The probability of all options up to what came true, the most probable first."""
+    """The cumulative probability up to the true option, in order of probability."""
     rank: tuple[Count, ...] = ()
-    """The place of what came true among them, from 1."""
+    """The rank of the true option, from 1."""
     predicted: tuple[Count, ...] = ()
     truth: tuple[int, ...] = ()
-    """The codes of each answer and of its truth in the profile's vocabulary, negative where it is not there."""
+    """The codes of each answer and truth in the profile's vocabulary; negative if not in it."""
 
     @classmethod
     def of(cls, held_out: Outcome, final: Outcome) -> Self:
-        """The basis of guarantees: the outcomes of cross-validation and of the final calibrator.
+        """Combine the outcomes of cross-validation and of the final calibrator, as the basis of guarantees.
 
-        Many pictures have the same answers and so the same probability of the truth, and it differs a little from fold
-        to fold. The worse one counts, so that sets do not leave out a tenth of the pictures by a hair.
+        Many pictures have the same answers and thus the same probability of the truth, which varies slightly between
+        folds. The worse one is used, so that such variations do not exclude a tenth of the pictures from their sets.
         """
         through = np.ceil(np.maximum(held_out.through, final.through) * 1e6 - 1e-3) / 1e6
         true_probability = np.floor(np.minimum(held_out.true_probability, final.true_probability) * 1e6) / 1e6
@@ -171,7 +171,7 @@ class HeldOut(_Part):
         return np.array(self.confidence, np.float64), np.array(self.correct, bool)
 
     def answers(self, vocabulary: Sequence[str] = ()) -> risk.Answers:
-        """The same with the labels of a vocabulary, for claims about some of them; empty where they are not known."""
+        """Decode labels with a vocabulary, for claims about some of them; empty if unknown."""
         if not self.predicted or not vocabulary:
             return risk.Answers.unnamed(*self.arrays())
         words = np.array([*vocabulary, ""])
@@ -203,19 +203,19 @@ class Adaptive(_Part):
     """Early stopping: when to stop, and the confidence at each number of queries."""
 
     panel: str
-    """The views in the order in which they are asked; it begins as the profile's panel does, and may go on."""
+    """The views in the order of asking; the profile's panel is a prefix of it."""
     first: Count
-    """Views that are always asked, in one go."""
+    """The number of views that are always asked, in one round."""
     enough: tuple[float, ...]
-    """The confidence at which one stops after 0, 1 … views."""
+    """The confidence at which asking stops after 0, 1 … views."""
     calibrator: dict[str, object]
     held_out: HeldOut
     agreement_bins: tuple[Count, ...] = ()
-    """How many labelled pictures were of each kind, by the first round and by how many views were asked."""
+    """The number of labelled pictures in each bin, by the first round and the number of views asked."""
     answers: AnswerKinds | None = None
-    """How often the first round of questions about the labelled pictures had which answers."""
+    """The distribution of first-round answers about the labelled pictures."""
     expected: Expected | None = None
-    """What it is expected to do on new pictures; None in a profile that does not know."""
+    """The expected results on new pictures; None if unknown."""
 
     def views(self) -> Panel:
         """The panel to ask from."""
@@ -237,22 +237,22 @@ class Adaptive(_Part):
 
 
 class FrontierPoint(_Part):
-    """A possible sequence, with its held-out loss and cost."""
+    """A candidate sequence, with its held-out loss and cost."""
 
     sources: tuple[str, ...]
     enough: tuple[float, ...]
-    """The confidence at which one stops after each source but the last."""
+    """The confidence at which asking stops after each source but the last."""
     queries: float
     price: float
-    """Of one picture, on average."""
+    """The mean price per picture."""
     brier: Figure
     chosen: bool = False
     to_buy: Count = 0
-    """Queries about labelled pictures that it still takes: what only the pilot was asked. 0 where it is free."""
+    """The queries about labelled pictures still needed for it, as only the pilot was asked. 0 if it is free."""
 
     @classmethod
     def of(cls, point: Point, chosen: bool = False) -> Self:
-        """A point of the search as it is stored."""
+        """Convert a point of the search to its stored form."""
         (low, high), _ = point.intervals()
         return cls(
             sources=tuple(map(str, point.sequence.sources)),
@@ -271,83 +271,83 @@ class FrontierPoint(_Part):
 
 
 class ProfileClassifier(_Part):
-    """One of several classifiers that a profile asks."""
+    """One of the classifiers of a profile."""
 
     name: str
     description: str
     """As it was described; credentials are named by their environment variables."""
     fingerprint: str
-    """What decides its replies."""
+    """The digest of what determines its replies."""
     reading: str = ""
-    """What is read from them; empty where the fingerprint says that too."""
+    """The digest of what is read from the replies; empty if part of the fingerprint."""
     renames: dict[str, str] = {}
-    """What its description made of its own words; `#3` is the position 3."""
+    """How its description renames labels; `#3` is position 3."""
     working_size: int | None = Field(default=None, ge=1)
-    """Pixels of the longer side to which larger pictures are scaled, where that was chosen; see `AskOptions`."""
+    """The longer side in pixels to which larger pictures are scaled, if selected; see `AskOptions`."""
     price: float = Field(default=1.0, ge=0)
-    """Of a query, as far as it is known; 1 where it is not."""
+    """The price of a query; 1 if unknown."""
 
 
 class Profile(_Part):
-    """Everything needed to repeat a verdict, and how good such verdicts were."""
+    """Everything needed to reproduce a verdict, with held-out results."""
 
     schema_version: Literal[1] = 1
     kind: AnswerKind = "label"
-    """What its answers say. Of tags, the vocabulary are the tags, the calibrator is a `TagJury`, and `held_out` has for
-    each picture and each tag its probability, and whether it is true."""
+    """The kind of answer. For tags, the vocabulary holds the tags, the calibrator is a `TagJury`, and `held_out` has
+    the probability and the truth of each tag for each picture."""
     looktwice: str = Field(default_factory=lambda: __version__)
     classifier: str
     """The classifier as it was described; credentials are named by their environment variables."""
     fingerprint: str
-    """What decides the classifier's replies."""
+    """The digest of what determines the classifier's replies."""
     reading: str = ""
-    """What is read from them; empty where the fingerprint says that too."""
+    """The digest of what is read from the replies; empty if part of the fingerprint."""
     renames: dict[str, str] = {}
-    """What its description made of the classifier's own words; `#3` is the position 3."""
+    """How the description renames the classifier's labels; `#3` is position 3."""
     name: str = ""
-    """The classifier's name, where there are others."""
+    """The classifier's name, if there are several."""
     others: tuple[ProfileClassifier, ...] = ()
-    """Further classifiers, in the order in which they are asked; `gpt@mirror` in the panel is a view of gpt."""
+    """Further classifiers, in the order of asking; `gpt@mirror` in the panel is a view of gpt."""
     label_maps: dict[str, dict[str, str]] = {}
-    """By the name of a classifier: other names for its labels that were given beside its description."""
+    """Renamed labels by classifier, given outside its description."""
     vocabulary: tuple[str, ...]
     classes: int = Field(ge=2)
     unsayable: tuple[tuple[Count, ...], ...] = ()
-    """The codes that the classifier of the picture itself and of each view cannot return, where classifiers differ."""
+    """The codes that the classifiers of the base and of each view cannot return, if classifiers differ."""
     panel: str
     seed: int
     working_size: int | None = Field(default=None, ge=1)
-    """Pixels of the longer side to which larger pictures are scaled, where that was chosen; see `AskOptions`."""
+    """The longer side in pixels to which larger pictures are scaled, if selected; see `AskOptions`."""
     renderer: str
     calibrator: dict[str, object]
     pictures: int
-    """How many labelled pictures it was fitted on."""
+    """The number of labelled pictures it was fitted on."""
     fitted_on: tuple[str, ...] = ()
-    """The first digits of the digests of those pictures; empty where they are not known."""
+    """The first digits of the digests of those pictures; empty if unknown."""
     results: tuple[Result, ...]
     held_out: HeldOut
     curve: tuple[Result, ...] = ()
-    """What the first 0, 1 … views of the panel reached, where the calibrator is a jury."""
+    """Results with the first 0, 1 … views of the panel, if the calibrator is a jury."""
     adaptive: Adaptive | None = None
     agreement_bins: tuple[Count, ...] = ()
-    """How many labelled pictures had 0, 1 … views on the side of the base label: what drift is measured against."""
+    """The number of labelled pictures with 0, 1 … agreeing views: the reference for drift."""
     one_query: dict[str, object] | None = None
-    """The calibrator for pictures that are asked about once, where the classifier gives scores."""
+    """The calibrator for a single query, if the classifier returns scores."""
     scores: str = ""
-    """Whether the classifier's scores are used and why, for people; empty where it gives none."""
+    """Whether the classifier's scores are used and why, as a sentence; empty if it returns none."""
     frontier: tuple[FrontierPoint, ...] = ()
-    """What could be asked for how much, the cheapest first, where several classifiers were tried."""
+    """The frontier of loss against price, cheapest first, if several classifiers were tried."""
     familiarity: Familiarity | None = None
-    """What tells pictures like the labelled ones from others; None where the profile cannot tell."""
+    """The model of familiar pixels; None if there is none."""
     answers: AnswerKinds | None = None
-    """How often the labelled pictures had which answers; None where the profile cannot tell."""
+    """The model of familiar answers; None if there is none."""
 
     def views(self) -> Panel:
-        """The panel to ask."""
+        """The panel of views."""
         return replace(Panel.parse(self.panel), first=self.name)
 
     def described(self) -> tuple[tuple[str, str], ...]:
-        """The name and the description of all its classifiers; one that is alone may have no name."""
+        """The names and descriptions of all its classifiers; a single one may have no name."""
         return ((self.name, self.classifier), *((other.name, other.description) for other in self.others))
 
     def restored_calibrator(self) -> base.Calibrator:
@@ -356,7 +356,7 @@ class Profile(_Part):
 
     @cached_property
     def digest(self) -> str:
-        """What tells it from other profiles, in 12 digits."""
+        """An identifier of 12 digits, derived from the content."""
         text = json.dumps(self.model_dump(exclude={"label_maps"}), default=repr)
         return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_DIGITS]
 
@@ -372,19 +372,19 @@ class Profile(_Part):
 
     @property
     def evidence(self) -> Evidence:
-        """The evidence that its calibrator uses: labels alone, or scores too."""
+        """The evidence that its calibrator uses: labels alone, or also scores."""
         blocks = dict(self.calibrator.get("blocks") or ())  # type: ignore[call-overload]
         return "scores" if self.calibrator.get("scored") or "score" in blocks else "labels"
 
     def count_fitted(self, digests: Iterable[str]) -> int:
-        """How many of these pictures it was fitted on."""
+        """The number of these pictures that it was fitted on."""
         known = set(self.fitted_on)
         return sum(digest[:DIGEST_DIGITS] in known for digest in digests)
 
     def advice(self, results: Sequence[Result] = ()) -> list[str]:
         """Remarks on early stopping and on the classifier's own score, one sentence each.
 
-        `results` are those on other pictures; by default the sentences are about the held-out folds.
+        `results` are those on other pictures; by default, those of the held-out folds.
         """
         sentences = [f"Scores: {self.scores}."] if self.scores else []
         if self.adaptive and self.adaptive.expected and not results:
@@ -402,23 +402,22 @@ class Profile(_Part):
     def threshold(self, max_error: float, level: float = 0.95) -> float | None:
         """The least confidence to accept, so that accepted answers are wrong at most `max_error` of the time.
 
-        The guarantee holds with certainty `level`; None if the labelled pictures are too few, or too often answered
-        wrongly, for any.
+        The guarantee holds with certainty `level`; None if there are too few labelled pictures, or too many errors.
         """
         return self.held_out.threshold(max_error, level)
 
     def accuracy(self) -> float:
-        """The base answer's accuracy on the labelled pictures: what constant trust believes."""
+        """The accuracy of the base answer on the labelled pictures, the confidence of the constant baseline."""
         known = self.results[0].figures.get("accuracy") if self.results else None
         return float((known and known.value) or 0.0)
 
     def save(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Save as JSON."""
         files.write(path, self.model_dump_json(indent=2) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Profile:
-        """The profile in a file; a ProfileError says what is wrong with it."""
+        """Load a profile from a file; raises a ProfileError if it is invalid."""
         try:
             values = json.loads(path.read_text("utf-8"))
         except FileNotFoundError:
@@ -433,7 +432,7 @@ class Profile(_Part):
 
     @classmethod
     def of(cls, values: object, name: str) -> Profile:
-        """The profile that JSON values describe; every part of it is checked now rather than when it is used."""
+        """Build a profile from JSON values; every part is validated now."""
         version = values.get("schema_version") if isinstance(values, dict) else None
         if isinstance(version, int) and version > SCHEMA:
             raise ProfileError(
@@ -466,20 +465,20 @@ class Profile(_Part):
         return profile
 
     def to_frame(self) -> pd.DataFrame:
-        """The figures on held-out folds as a frame of pandas, one calibrator a row."""
+        """The held-out results as a pandas data frame, one row per calibrator."""
         return notebook.frame(result.record() for result in self.results)
 
     def plot_reliability(self) -> Drawing:
-        """Confidence against real accuracy on held-out folds."""
+        """Confidence against accuracy on held-out folds."""
         return Drawing(figures.reliability_svg(metrics.reliability(*self.held_out.arrays())))
 
     def plot_risk_coverage(self, max_error: float | None = None, level: float = 0.95) -> Drawing:
-        """Mistakes among accepted answers; `max_error` marks the threshold that guarantees it."""
+        """Errors among accepted answers; `max_error` marks the threshold that guarantees it."""
         threshold = None if max_error is None else self.threshold(max_error, level)
         return Drawing(figures.risk_coverage_svg(metrics.risk_coverage(*self.held_out.arrays()), threshold))
 
     def plot_curve(self) -> Drawing:
-        """Figures against queries a picture: those that should fall above those that should rise."""
+        """Metrics against queries per picture: those to minimise above those to maximise."""
         queries, charts = [float(point.queries) for point in self.curve], []
         for names, title, better in (
             ({"brier": "Brier", "ece": "ECE"}, "What is lost", "lower is better"),
@@ -507,7 +506,7 @@ class Profile(_Part):
         return repr(self)
 
     def check_scores(self, scores: Scores) -> None:
-        """Refuse to ignore the scores on which the profile rests."""
+        """Raise an error if scores are to be ignored that the profile uses."""
         if scores == "ignore" and self.evidence == "scores":
             raise ProfileError(
                 "this profile rests on the classifier's scores; leave out --scores ignore, or fit again with it: it "
@@ -516,7 +515,8 @@ class Profile(_Part):
             )
 
     def check(self, classifiers: Mapping[str, Asks]) -> None:
-        """Refuse classifiers, by their names, that this profile was not made for, or that are read otherwise since."""
+        """Raise an error if classifiers, by name, differ from those of the profile, or their replies are read
+        differently."""
         first = next(iter(classifiers.values())) if not self.name else _named(self.name, classifiers)
         if answer_kind(first.classifier) != self.kind:
             raise ProfileError(
@@ -530,7 +530,7 @@ class Profile(_Part):
 
 
 class Asks(Protocol):
-    """A classifier that can be asked, and what its words mean."""
+    """The interface of a connected classifier with its renamed labels."""
 
     @property
     def classifier(self) -> AnyClassifier: ...
@@ -572,7 +572,7 @@ def _check(asked: Asks, fingerprint: str, read: str, renames: Mapping[str, str])
 
 
 def _try_tags(profile: Profile) -> None:
-    """The same for tags."""
+    """Validate the calibrator of tags."""
     jury, views = profile.tag_jury(), tuple(map(str, profile.views()))
     votes = Votes.collect([Row("", "", ("",) * len(views))], views)
     try:
@@ -587,14 +587,14 @@ def _try_tags(profile: Profile) -> None:
 
 
 def tag_votes(votes: Votes, profile: Profile) -> TagVotes:
-    """What votes say of the tags of a profile."""
+    """Convert votes to the tags of a profile."""
     names = [profile.name, *(classifier_of(view) or profile.name for view in profile.views())]
     order = list(dict.fromkeys(names))
     return TagVotes.of(votes, profile.vocabulary, [order.index(name) for name in names])
 
 
 def _try(calibrator: base.Calibrator, panel: Panel, classes: int) -> None:
-    """Believe two made-up pictures, one with scores, so that parameters that do not fit together are found now."""
+    """Run the calibrator on two synthetic pictures, one with scores, to detect inconsistent parameters."""
     views = tuple(map(str, panel))
     plain = Row("", "a", ("a",) * len(views))
     scored = replace(plain, lists=((("a", 0.5),),) * (len(views) + 1))

@@ -1,19 +1,19 @@
-"""Which sources are asked about a picture, in which order, and when to stop.
+"""Sequences: which sources to ask about a picture, in which order, and when to stop.
 
-A source is a view as one classifier sees it, with its price. A jury is fitted for the first 1, 2 … L sources of a
-sequence; c_k is the confidence after k of them. Going on to j sources lowers the loss by r_kj·(1 − c_k) on average,
-with r_kj = Σ(loss_k − loss_j) / Σ(1 − c_k) over held-out pictures, and costs the prices in between. One stops as soon
-as no j saves λ of loss for each unit of money: at c_k ≥ 1 − λ/r_k, r_k being the best r_kj by price. So a single λ
-gives the confidence that is enough after each source, and its values give the points of the frontier of loss against
-price. One confidence for all sources is about as good: the same for two of them, worse for four face APIs on FER+,
-better with GPT-4V among them (experiments/cascades.py, results/cascades_rules.csv).
+A source is a pair of classifier and view, with its price. A jury is fitted for the first 1, 2 … L sources of a
+sequence; c_k is the confidence after k of them. Continuing to j sources lowers the loss by r_kj·(1 − c_k) on average,
+with r_kj = Σ(loss_k − loss_j) / Σ(1 − c_k) over held-out pictures, and costs the prices in between. Asking stops as
+soon as no j saves λ of loss per unit of money: at c_k ≥ 1 − λ/r_k, where r_k is the best ratio of r_kj to price. So a
+single λ gives the stopping threshold after each source, and varying λ gives the frontier of loss against price. A
+single threshold for all sources is about as good: equal for two sources, worse for four face APIs on FER+, better with
+GPT-4V among them (experiments/cascades.py, results/cascades_rules.csv).
 
-What stopping early within the views of one classifier loses is estimated by how far the probabilities still move: if
-those after all views are calibrated, a picture that stops adds their squared distance to the Brier score, on average.
-That varies much less from sample to sample than the Brier score itself, which may only object.
+The loss of stopping early within the views of one classifier is estimated from how far the probabilities would still
+move: if those after all views are calibrated, a picture that stops adds their squared distance to the Brier score, on
+average. This varies much less from sample to sample than the Brier score itself, which is only used as a check.
 
-Everything is measured on held-out folds. `find` repeats the whole choice within each fold before it judges the fold, so
-the outcome that it returns, of pictures at whichever source they stopped, is what a guarantee may rest on.
+Everything is measured on held-out folds. `find` nests the whole selection in each fold, so a guarantee may be based on
+the outcome that it returns.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ from looktwice.calibration import (
 from looktwice.errors import DataError
 
 LEVELS = tuple(np.linspace(0.02, 0.98, 25).tolist())
-"""The values of λ that are tried, as quantiles of what the next source would save for each unit of money."""
+"""The candidate values of λ, as quantiles of the loss that the next source saves per unit of money."""
 LEAST_GAIN = 0.01
-"""By what share a dearer point must lower the loss to be on the frontier, and the chosen one may exceed the best."""
+"""The relative gain in loss that puts a more expensive point on the frontier, and the tolerance of the selected one."""
 V = TypeVar("V", bound=Votes)
 BASE = "base"
-"""The view of a source that shows the picture as it is."""
+"""The view that shows the unchanged picture."""
 STOPPING = "jury, stopping early"
 NEVER = float(np.nextafter(1.0, 2.0))
-"""Stands for a confidence that no picture reaches."""
+"""A threshold that no picture reaches."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A view as one classifier sees it; its text is `gpt@base`, `cheap@mirror`, or `mirror` of an only classifier."""
+    """A classifier and a view, written `gpt@base`, `cheap@mirror`, or `mirror` if there is one classifier."""
 
     classifier: str
     view: str = BASE
@@ -72,7 +72,7 @@ class Source:
 
     @classmethod
     def parse(cls, text: str, first: str, price: float = 1.0) -> Self:
-        """The source of a text; one without `@` is a view of the `first` classifier."""
+        """Parse a source; without `@` it is a view of the `first` classifier."""
         classifier, at, view = text.partition("@")
         return cls(classifier, view, price) if at else cls(first, text, price)
 
@@ -82,11 +82,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Sequence:
-    """Sources in the order in which they are asked, and when to stop."""
+    """Sources in the order of asking, and when to stop."""
 
     sources: tuple[Source, ...]
     enough: tuple[float, ...] = ()
-    """The confidence at which one stops after each source but the last."""
+    """The confidence at which asking stops after each source but the last."""
 
     def __post_init__(self) -> None:
         if not self.sources or len(self.enough) != len(self.sources) - 1:
@@ -100,28 +100,28 @@ class Sequence:
         return ", then ".join([*steps, str(self.sources[-1])])
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values, for JSON."""
+        """Convert to plain values for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, list[dict[str, object]]]) -> Self:
-        """The sequence that `to_dict` wrote."""
+        """The inverse of `to_dict`."""
         return cls(tuple(Source(**each) for each in values["sources"]), tuple(values["enough"]))  # type: ignore[arg-type]
 
     def prices(self) -> Floats:
-        """(L,): what a picture costs that is asked of 1, 2 … L sources."""
+        """(L,): the cost per picture of the first 1, 2 … L sources."""
         return np.cumsum([source.price for source in self.sources])
 
     def stops(self, confidence: Floats, asked: int) -> Bools:
-        """(n,): whether to stop after so many sources, at least one, with this confidence."""
+        """(n,): whether to stop after this many sources, at least one, with this confidence."""
         return np.full(len(confidence), asked >= len(self.sources)) | (confidence >= [*self.enough, 0.0][asked - 1])
 
     def asked(self, confidence: Floats) -> Counts:
-        """(n,): of how many sources each picture is asked, from the confidences (n, L) after each number of them."""
+        """(n,): the number of sources asked, from the confidences (n, L) after each number of them."""
         return 1 + np.column_stack([self.stops(c, k) for k, c in enumerate(confidence.T, 1)]).argmax(axis=1)
 
     def follow(self, calibrator: AdaptiveJury, votes: V) -> tuple[Counts, V]:
-        """(n,): of how many sources each picture is asked, from all answers; and these, the others MISSING."""
+        """(n,): the number of sources asked, from all answers; and the votes with the others MISSING."""
         every = np.arange(len(self.sources)) + np.ones((len(votes), 1), np.int64)
         steps = [calibrator.confidence(_first(votes, asked)) for asked in every.T]
         asked = self.asked(np.column_stack(steps))
@@ -129,22 +129,22 @@ class Sequence:
 
 
 def _first(votes: V, asked: Counts) -> V:
-    """The answers of the first sources, as many for each picture as are asked."""
+    """Keep the given number of first answers for each picture."""
     return replace(votes, views=np.where(np.arange(1, len(votes.panel) + 1) < asked[:, None], votes.views, MISSING))
 
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """A sequence, and what it loses and costs on held-out pictures."""
+    """A sequence with its loss and cost on held-out pictures."""
 
     sequence: Sequence
     losses: Floats
     """(n,): the loss of each picture."""
     prices: Floats
-    """(n,): its price."""
+    """(n,): the price of each picture."""
     queries: float
     steady: Floats | None = None
-    """(n,): the same losses with less noise: those after all sources, and how far the probabilities still move."""
+    """(n,): lower-variance estimates of the losses: those after all sources, plus the remaining movement."""
 
     @property
     def loss(self) -> float:
@@ -153,7 +153,7 @@ class Point:
 
     @property
     def price(self) -> float:
-        """The mean price of a picture."""
+        """The mean price per picture."""
         return float(self.prices.mean())
 
     def intervals(self) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -162,7 +162,7 @@ class Point:
         return (max(0.0, loss - half[0]), loss + half[0]), (max(0.0, price - half[1]), price + half[1])
 
     def is_near(self, best: Point) -> bool:
-        """Whether the loss is within one standard error and LEAST_GAIN of that of a better point."""
+        """Whether the loss is within one standard error and LEAST_GAIN of a better point's."""
         more = self.losses - best.losses
         return self.loss - best.loss <= LEAST_GAIN * best.loss and more.mean() <= more.std() / np.sqrt(len(more))
 
@@ -172,7 +172,7 @@ def _half(values: Floats) -> float:
 
 
 def frontier(points: Iterable[Point], least_gain: float = LEAST_GAIN) -> tuple[Point, ...]:
-    """The points, cheapest first, each of which loses less by this share than all that cost less."""
+    """The Pareto frontier, cheapest first; each point improves on all cheaper ones by this share."""
     kept: list[Point] = []
     for point in sorted(points, key=lambda each: (each.price, each.loss)):
         if not kept or point.loss < (1.0 - least_gain) * kept[-1].loss:
@@ -181,9 +181,9 @@ def frontier(points: Iterable[Point], least_gain: float = LEAST_GAIN) -> tuple[P
 
 
 def choose(points: Iterable[Point], max_price: float = np.inf, max_queries: float = np.inf) -> Point:
-    """The cheapest point within one standard error and LEAST_GAIN of the best that the limits allow.
+    """Select the cheapest point within one standard error and LEAST_GAIN of the best within the limits.
 
-    If none is within the limits, the cheapest of all.
+    If no point is within the limits, select the cheapest.
     """
     every = list(points)
     slack = 1.0 + 1e-9  # the mean of equal prices may be a rounding above them
@@ -195,23 +195,23 @@ def choose(points: Iterable[Point], max_price: float = np.inf, max_queries: floa
 
 
 Choice = Callable[[Iterable[Point]], Point]
-"""Takes one of the points that were tried."""
+"""A rule that selects one of the candidates."""
 
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """What juries of the first 1, 2 … L sources say of pictures that are not in unseen folds; (n, L) each."""
+    """Results of juries of the first 1, 2 … L sources on the training folds; (n, L) each."""
 
     confidence: Floats
     losses: Floats
-    """By juries that did not see the picture."""
+    """Confidences of juries fitted without the picture."""
     steady: Floats
-    """The loss after all sources, and how far the probabilities still move; of several classifiers, the losses."""
+    """The loss after all sources plus the remaining movement; with several classifiers, the losses."""
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOutJuries:
-    """Juries of any sources, each fitted once for each set of folds that it must not see."""
+    """A cache of juries by sources and excluded folds."""
 
     labelled: LabelledVotes
     sources: tuple[Source, ...]
@@ -226,10 +226,10 @@ class HeldOutJuries:
         return len({source.classifier for source in self.sources}) > 1
 
     def calibrator(self, places: tuple[int, ...], unseen: frozenset[int] = frozenset()) -> AdaptiveJury:
-        """The juries of the first 1, 2 … of these sources, fitted on all folds but the unseen.
+        """The juries of the first 1, 2 … of these sources, fitted without the excluded folds.
 
-        Those of several classifiers have each their own confusion step, since each knows some classes better; those of
-        the first views of one have none.
+        With several classifiers, each jury has its own confusion step, since each classifier knows some classes better;
+        juries of the first views of one classifier have none.
         """
         if (places, unseen) not in self.juries:
             rows = np.flatnonzero(~np.isin(self.fold, list(unseen)))
@@ -243,9 +243,9 @@ class HeldOutJuries:
         return self.juries[places, unseen]
 
     def steps(self, places: tuple[int, ...], unseen: frozenset[int] = frozenset()) -> Steps:
-        """What comes of asking these sources in this order.
+        """Evaluate these sources in this order on the training folds.
 
-        Confidences are by the juries that are used in the end: answers without scores have few distinct ones, and one
+        Thresholds refer to the final juries: answers without scores have few distinct confidences, and a threshold
         between those of two folds would split equal pictures.
         """
         if (places, unseen) not in self.kept:
@@ -266,7 +266,7 @@ class HeldOutJuries:
         return self.kept[places, unseen]
 
     def curve(self, places: tuple[int, ...]) -> list[Outcome]:
-        """What came of each picture after 1, 2 … of these sources, by juries that did not see it."""
+        """Held-out outcomes of each picture after 1, 2 … of these sources."""
         votes, parts = self.labelled.of_sources(places), list[list[tuple[Outcome, Places]]]()
         for part in range(int(self.fold.max()) + 1):
             rows = np.flatnonzero(self.fold == part)
@@ -276,7 +276,7 @@ class HeldOutJuries:
         return [joined(each) for each in zip(*parts, strict=True)]
 
     def points(self, places: tuple[int, ...], unseen: frozenset[int] = frozenset()) -> list[Point]:
-        """Loss and cost of these sources in this order on the training folds, for every λ."""
+        """Loss and cost of these sources in this order, for every λ."""
         seen, steps = ~np.isin(self.fold, list(unseen)), self.steps(places, unseen)
         confidence, losses, steady = (table[seen] for table in (steps.confidence, steps.losses, steps.steady))
         chosen, found = tuple(self.sources[place] for place in places), []
@@ -290,10 +290,10 @@ class HeldOutJuries:
     def search(
         self, unseen: frozenset[int] = frozenset(), start: Several[tuple[int, ...]] | None = None
     ) -> list[Point]:
-        """Points of every sequence that was tried: those on the frontier are tried with more sources.
+        """Search sequences: those on the frontier are extended by further sources.
 
-        What is added is the answer of another classifier, or all the views of one whose answer is there: how many of
-        them are asked is left to when one stops. It begins with each classifier's answer, or where `start` says.
+        An extension is the base answer of another classifier, or all views of one already in the sequence: the stopping
+        rule decides how many of them are asked. The search starts with each classifier's base answer, or at `start`.
         """
         points: list[Point] = []
         tried = list(start or ((place,) for place, source in enumerate(self.sources) if source.view == BASE))
@@ -312,7 +312,7 @@ class HeldOutJuries:
 
 
 def movement(distributions: Several[Distribution]) -> Floats:
-    """(n, L): the squared distance of each distribution from the last, over all classes."""
+    """(n, L): the squared distance between each distribution and the last, over all classes."""
     return np.column_stack([_distance(before, distributions[-1]) for before in distributions])
 
 
@@ -331,7 +331,7 @@ def _distance(before: Distribution, after: Distribution) -> Floats:
 
 
 def _additions(places: tuple[int, ...], sources: Several[Source]) -> Iterator[tuple[int, ...]]:
-    """The answer of each further classifier, and all the views of each that was asked."""
+    """The extensions of a sequence: further classifiers, and all views of those already in it."""
     asked = {sources[place].classifier for place in places}
     views: dict[str, list[int]] = {}
     for place, source in enumerate(sources):
@@ -343,9 +343,9 @@ def _additions(places: tuple[int, ...], sources: Several[Source]) -> Iterator[tu
 
 
 def _levels(confidence: Floats, losses: Floats, prices: Floats) -> Iterator[tuple[float, ...]]:
-    """The confidences that are enough after each source but the last: never, for each length; then for every λ.
+    """Stopping thresholds after each source but the last: for each length without stopping, then for every λ.
 
-    They end where all pictures stop.
+    They end where all pictures have stopped.
     """
     doubt, last = 1.0 - confidence, len(prices) - 1
     if not last:
@@ -362,9 +362,9 @@ def _levels(confidence: Floats, losses: Floats, prices: Floats) -> Iterator[tupl
 
 
 def between(confidence: Floats, level: float) -> float:
-    """The middle between those of these confidences that are below the level and those that reach it.
+    """The midpoint between the confidences below the level and those that reach it.
 
-    0 if all reach it, NEVER if none does. The margin tells pictures with the same answers alike on any machine.
+    0 if all reach it, NEVER if none does. The margin makes decisions equal on any machine.
     """
     reach = confidence >= level - 1e-9
     if reach.all() or not reach.any():
@@ -374,22 +374,22 @@ def between(confidence: Floats, level: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The chosen sequence with its juries, how it fares on held-out pictures, and what else could be had."""
+    """The selected sequence with its juries, held-out results, and the alternatives."""
 
     point: Point
     held: HeldOutJuries
     places: tuple[int, ...]
-    """Where its sources are among the candidates."""
+    """The indices of its sources among the candidates."""
     outcome: Outcome
-    """What came of each picture after stopping, by a sequence and juries chosen and fitted on the other folds."""
+    """Held-out outcomes after stopping, with sequence and juries selected and fitted on the other folds."""
     prices: Floats
-    """(n,): what each picture cost then."""
+    """(n,): the cost of each picture."""
     points: tuple[Point, ...]
-    """All that were tried, on folds that the juries did not see."""
+    """All candidates, evaluated on held-out folds."""
 
     @property
     def sequence(self) -> Sequence:
-        """Which sources are asked, and when to stop."""
+        """The selected sequence."""
         return self.point.sequence
 
     @property
@@ -401,7 +401,7 @@ class Found:
 def candidates(
     labelled: LabelledVotes, sources: Several[Source], ballot: Ballot = "vote", seed: int = 0
 ) -> HeldOutJuries:
-    """The input of a search: votes whose base and views are the answers of these sources, and folds."""
+    """Validate the input of a search: votes whose base and views are the answers of these sources, and folds."""
     check_count(len(labelled))
     if len(sources) != len(labelled.panel) + 1:
         raise DataError(f"votes of {len(labelled.panel) + 1} sources need as many, not {len(sources)}")
@@ -409,7 +409,7 @@ def candidates(
 
 
 def find(held: HeldOutJuries, choice: Choice = choose, start: Several[tuple[int, ...]] | None = None) -> Found:
-    """The sequence that `choice` takes, fitted on all pictures, and its outcome on pictures that had no part in it."""
+    """Select a sequence with `choice`, fit it on all pictures, and evaluate the whole procedure on held-out folds."""
     labelled, sources = held.labelled, held.sources
     parts, prices = [], np.zeros(len(labelled))
     for part in range(int(held.fold.max()) + 1):
@@ -426,7 +426,7 @@ def find(held: HeldOutJuries, choice: Choice = choose, start: Several[tuple[int,
 
 
 def placed(sequence: Sequence, sources: Several[Source]) -> tuple[int, ...]:
-    """Where its sources are among the candidates; of equal ones, draws of a random view, the first are taken."""
+    """Match sources to candidates; equal ones, draws of a random view, are matched in order."""
     left = dict(enumerate(sources))
     found = []
     for source in sequence.sources:
@@ -437,17 +437,17 @@ def placed(sequence: Sequence, sources: Several[Source]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Expected:
-    """What stopping early is expected to do on new pictures, as shares of the Brier score and price of asking all."""
+    """The expected results of stopping early, as shares of the Brier score and price of asking everything."""
 
     brier: float
     low: float
     high: float
-    """The 95 % interval of `brier`, over the choice of the pictures."""
+    """The 95 % interval of `brier`, over sampling of pictures."""
     queries: float
 
     @classmethod
     def of(cls, stopped: Outcome, whole: Outcome) -> Self:
-        """From how the same pictures fared where everything was asked; both took no part in what is compared."""
+        """Compare held-out outcomes of the same pictures with and without stopping."""
         level = float(whole.brier.mean())
         if level == 0.0:
             return cls(1.0, 1.0, 1.0, stopped.queries / whole.queries)
@@ -456,7 +456,7 @@ class Expected:
         return cls(ratio, ratio - Z95 * spread, ratio + Z95 * spread, stopped.queries / whole.queries)
 
     def sentence(self) -> str:
-        """The same in words."""
+        """As a sentence."""
         if self.queries > 1.0 - LEAST_GAIN:
             return "Everything is asked about each picture: so few labelled pictures do not tell when to stop early."
         interval = f"95 % interval {self.low:.3f} to {self.high:.3f}"

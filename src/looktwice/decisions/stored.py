@@ -1,4 +1,4 @@
-"""Verdicts for people to review: read from a file, or stored by a service in a folder with limits."""
+"""Verdicts for review: read from a file, or stored by a service in a folder with limits."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _KNOWN = {**COLUMNS_OF["label"], **COLUMNS_OF["tags"]}
 VERDICTS = "verdicts.jsonl"
 """The file of verdicts in the review folder of a service."""
 READ_BYTES = 50_000_000
-"""The largest file of verdicts that is read to find out whether they selected other pictures."""
+"""The largest file of verdicts that is checked for having selected other pictures."""
 KINDS = {b"\xff\xd8": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"GIF8": ".gif", b"BM": ".bmp"}
-"""Magic bytes of image files; others are HEIC or TIFF."""
+"""Magic bytes of common image files, to choose an extension."""
 
 
 def read_any(path: Path) -> list[AnyVerdict]:
@@ -50,7 +50,7 @@ def read_any(path: Path) -> list[AnyVerdict]:
 
 
 def read(path: Path) -> list[Verdict]:
-    """The same where all verdicts are of one label; an error where they are of tags."""
+    """Read verdicts of one label; raises an error if they are of tags."""
     found = read_any(path)
     labels = [verdict for verdict in found if isinstance(verdict, Verdict)]
     if len(labels) < len(found):
@@ -59,9 +59,9 @@ def read(path: Path) -> list[Verdict]:
 
 
 def doubtful(found: Iterable[V], costs: Mapping[str, float]) -> list[V]:
-    """The verdicts to review, the highest expected cost first; without costs, the least confident.
+    """Sort the verdicts to review, by descending expected cost; without costs, by ascending confidence.
 
-    If any verdict has a decision, only those that are for review or held; otherwise all.
+    If any verdict has a decision, only those for review or held are included; otherwise all.
     """
     kept = list(found)
     decided = any(verdict.decision for verdict in kept)
@@ -70,10 +70,10 @@ def doubtful(found: Iterable[V], costs: Mapping[str, float]) -> list[V]:
 
 
 def selected_by(out: Path, profile: str, digests: Collection[str]) -> Path | None:
-    """The verdicts of another profile, beside `out`, that left over just these pictures; None where there are none.
+    """Find a file beside `out`, of another profile, whose unaccepted pictures are these; None if there is none.
 
-    A guarantee holds for pictures like the labelled ones. Those that another profile left over are the doubtful ones
-    among them.
+    A guarantee holds for pictures like the labelled ones. Those that another profile did not accept are the doubtful
+    ones.
     """
     for path in sorted(out.absolute().parent.glob("*")):
         if path.suffix not in ENDINGS or path.name == out.name or path.stat().st_size > READ_BYTES:
@@ -89,16 +89,16 @@ def selected_by(out: Path, profile: str, digests: Collection[str]) -> Path | Non
 
 
 def returned_labels(verdict: AnyVerdict) -> tuple[str, ...]:
-    """The labels of the verdict, the classifier and the views, each once; of tags, all, the most probable first."""
+    """The distinct labels of the verdict, the classifier and the views; for tags, all, the most probable first."""
     if isinstance(verdict, TagVerdict):
         return tuple(tag.name for tag in verdict.tags)
     return tuple(dict.fromkeys((verdict.label, *(asked.label for asked in verdict.asked if asked.label))))
 
 
 def expected_cost(verdict: AnyVerdict, costs: Mapping[str, float]) -> float:
-    """The expected cost of leaving the verdict as it is; `costs` has the cost of missing each label, by default 1.
+    """The expected cost of not correcting the verdict; `costs` has the cost of missing each label, by default 1.
 
-    Of tags, those are added up that are for review.
+    For tags, the costs of those for review are summed.
 
     If the verdict is wrong, the truth is assumed to be another returned label, in proportion to its votes.
     """

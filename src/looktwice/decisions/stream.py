@@ -1,4 +1,4 @@
-"""A stream of verdicts: whether the pictures have changed since the fit, since when, and the expected accuracy."""
+"""Monitor a stream of verdicts: whether and when the pictures changed since the fit, and the expected accuracy."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from looktwice.engine import Alarm, Ledger, Transaction
 from looktwice.monitoring import Drift
 
 BINS = 5
-"""The number of groups of labelled pictures by confidence, equally large, by which live answers are weighted."""
+"""The number of equally large groups by confidence, used for weighting live answers."""
 LEAST_IN_BIN = 20
 Z = 1.96
 TOGETHER, EVERY = 10, 1.0
-"""A monitor runs its tests after this many verdicts or seconds: a run takes about 2 ms for one verdict or for many."""
+"""A monitor runs its tests after this many verdicts or seconds: a run takes about 2 ms for any number of verdicts."""
 RECENT = 10_000
-"""Verdicts that a monitor remembers, to name those since a change began."""
+"""The number of recent verdicts kept, to name those since a change began."""
 USUAL, USUAL_TIMES = 200, 3
-"""An alarm ends after this many usual pictures in a row, and this many times as many as it took to be raised."""
+"""An alarm ends after at least this many usual pictures in a row, and this multiple of those it took to be raised."""
 ODD = math.log(10.0)
-"""The evidence from which on pictures after an alarm are not usual: a chance of 1 in 10 if nothing has changed."""
+"""The evidence above which pictures after an alarm are unusual: probability 1 in 10 without a change."""
 V = TypeVar("V", bound=PictureVerdict)
 LOG = logging.getLogger("looktwice.monitoring")
 
@@ -44,7 +44,7 @@ class Observation(NamedTuple):
 
     @classmethod
     def at(cls, verdict: PictureVerdict, policy: PicturePolicy) -> Self:
-        """The part of a verdict that is kept; tags have no confidence in common."""
+        """Extract this part; verdicts on tags have no single confidence."""
         agreement = policy.agreement_bin(verdict.asked[0].label or "", [label for _, label in verdict.votes])
         confidence = verdict.confidence if isinstance(verdict, Verdict) else 1.0
         return cls(agreement, policy.familiarity_kind(verdict.pixels), round(confidence, 6))
@@ -52,7 +52,7 @@ class Observation(NamedTuple):
 
 @dataclass(frozen=True)
 class ExpectedAccuracy:
-    """How often the answers of a stream are right, with its 95 % interval, or why that is not known."""
+    """The expected accuracy of a stream, with its 95 % interval, or why it is unknown."""
 
     accuracy: float | None = None
     low: float | None = None
@@ -60,7 +60,7 @@ class ExpectedAccuracy:
     reason: str | None = None
 
     def sentence(self) -> str:
-        """The same in words."""
+        """As a sentence."""
         if self.accuracy is None or self.low is None or self.high is None:
             return f"Expected accuracy: unknown, because {self.reason}."
         interval = f"{100 * self.accuracy:.1f} % (95 % interval {100 * self.low:.1f} % to {100 * self.high:.1f} %)"
@@ -69,48 +69,48 @@ class ExpectedAccuracy:
 
 @dataclass(frozen=True)
 class Stream:
-    """Live pictures as they come, beside those that the profile was made from."""
+    """Statistics of live pictures, compared with the labelled ones of the profile."""
 
     held_out: HeldOut
     drift: Drift | None
-    """The test that the views agree as they did; None if the profile cannot tell."""
+    """The test that the views agree as often as before; None if the profile cannot tell."""
     shift: Drift | None
-    """The test that the pictures are as familiar; None if the profile cannot tell."""
+    """The test that the pictures are as familiar as before; None if the profile cannot tell."""
     confidences: tuple[int, ...] = (0,) * BINS
-    """How many live answers were in each group of confidence."""
+    """The number of live answers in each group of confidence."""
     sum: float = 0.0
     """The sum of their confidences."""
     chance: float = 0.0
-    """The variance of how many are right, if each is right with its confidence."""
+    """The variance of the number of right answers, if confidences are calibrated."""
 
     @classmethod
     def of(cls, policy: PicturePolicy) -> Self:
-        """Before the first picture."""
+        """The initial state."""
         return cls(policy.held_out, policy.drift(), policy.shift())
 
     @property
     def seen(self) -> int:
-        """How many live pictures there were."""
+        """The number of live pictures."""
         return sum(self.confidences)
 
     @property
     def alarm(self) -> bool:
-        """Whether the pictures, or the answers about them, have changed."""
+        """Whether an alarm was raised by either test."""
         return any(test is not None and test.alarm for test in (self.drift, self.shift))
 
     @property
     def evidence(self) -> float:
-        """The log wealth of the surer of the two tests at its highest."""
+        """The maximum log wealth of the two tests."""
         return max((test.peak for test in (self.drift, self.shift) if test is not None), default=0.0)
 
     @property
     def since(self) -> int | None:
-        """After how many pictures the change most likely began, by the surer of the two alarms; None without one."""
+        """The most likely start of the change, in pictures, by the stronger alarm; None without one."""
         tests = [test for test in (self.drift, self.shift) if test is not None and test.alarm]
         return max(tests, key=lambda test: test.peak).since if tests else None
 
     def update(self, observations: Sequence[Observation]) -> Self:
-        """The same after more verdicts, in this order."""
+        """Update with more verdicts, in this order."""
         if not observations:
             return self
         agreement, kinds, confidence = zip(*observations, strict=True)
@@ -126,12 +126,12 @@ class Stream:
         )
 
     def expected(self) -> ExpectedAccuracy:
-        """How often the answers so far are right: their mean confidence, corrected by how labelled ones turned out.
+        """The expected accuracy so far: the mean confidence, corrected by the labelled pictures.
 
-        That is honest as long as nothing has changed. After an alarm, sure answers may be wrong more often than they
-        were, and answers alone cannot tell whether the pictures are only harder ones of the same kind.
-        The labelled pictures' mean of (right − confidence) is taken in groups of alike confidence, each with the share
-        that it has of the live answers.
+        This is valid as long as nothing has changed. After an alarm, confident answers may be wrong more often than
+        before, and answers alone cannot show whether the pictures are merely harder ones of the same kind. The
+        correction is the labelled pictures' mean of (right − confidence) in groups of similar confidence, weighted by
+        the groups' shares among live answers.
         """
         sure, correct = self.held_out.arrays()
         group = np.searchsorted(self._edges(), sure, "right") if len(sure) else np.zeros(0, np.intp)
@@ -153,7 +153,7 @@ class Stream:
         return ExpectedAccuracy(value, max(0.0, value - width), min(1.0, value + width))
 
     def lines(self) -> list[str]:
-        """Sentences about a change, or one that none was seen; nothing before the first verdict."""
+        """Sentences about a change, or one that there was none; none before the first verdict."""
         if not self.seen:
             return []
         if not self.alarm:
@@ -173,30 +173,30 @@ class Stream:
         return [f"Drift: {'; '.join(what)}.", self.expected().sentence()]
 
     def _edges(self) -> list[float]:
-        """Where the groups of confidence begin, but for the first."""
+        """The lower bounds of the groups of confidence, except the first."""
         sure = self.held_out.arrays()[0]
         return np.quantile(sure, np.arange(1, BINS) / BINS).tolist() if len(sure) else [0.5] * (BINS - 1)
 
 
 @dataclass(slots=True)
 class Recent:
-    """A verdict of a stream, as far as it matters once the pictures turn out to have changed."""
+    """The part of a verdict that is needed after an alarm."""
 
     name: str
     digest: str | None
     familiarity: float
     at: float
-    """When it was made, in seconds since 1970."""
+    """The time of the verdict, in seconds since 1970."""
     accepted: bool = False
-    """Whether it was handed over as one to accept."""
+    """Whether it was returned as accepted."""
 
 
 class Monitor:
-    """Compares live verdicts with the labelled pictures as they come; while there is an alarm, it holds them.
+    """Compares live verdicts with the labelled pictures; holds them during an alarm.
 
-    An alarm is raised where a test of the stream says so. It ends when as many pictures in a row are usual as are
-    needed to notice a change like this one, or where somebody ends it by hand. All processes that ask with one profile
-    and ledger share it: the ledger has the alarm, and is read whenever the tests run.
+    An alarm is raised by a test of the stream. It ends after as many usual pictures in a row as are needed to detect a
+    change like this one, or when a user ends it. All processes with the same profile and ledger share it: the alarm is
+    stored in the ledger, which is read whenever the tests run.
     """
 
     def __init__(self, policy: PicturePolicy, profile: str, holds: bool = True) -> None:
@@ -205,11 +205,11 @@ class Monitor:
         self.alarm: Alarm | None = None
         self._pending: list[Observation] = []
         self._recent: deque[Recent] = deque(maxlen=RECENT)
-        """The last verdicts, those of which tests are pending included."""
+        """The last verdicts, including those not yet tested."""
         self._ran, self._running = 0.0, False
 
     async def observe(self, verdict: V, ledger: Ledger | None = None, *, compare: bool = True) -> V:
-        """A verdict, held if there is an alarm; `compare` says whether it is a fair sample of the stream."""
+        """Hold a verdict if there is an alarm; `compare` tells whether it is a fair sample of the stream."""
         familiarity = 1.0 if verdict.familiarity is None else verdict.familiarity
         recent = Recent(verdict.name, verdict.digest, familiarity, time.time())
         if compare:
@@ -223,7 +223,7 @@ class Monitor:
         return verdict
 
     async def catch_up(self, ledger: Ledger | None = None) -> None:
-        """Run the tests on verdicts that they have not seen, and share an alarm that begins or ends."""
+        """Run the tests on new verdicts, and share an alarm that begins or ends."""
         if self._running:
             return
         self._running, self._ran = True, time.monotonic()
@@ -242,23 +242,23 @@ class Monitor:
 
     @property
     def stream(self) -> Stream:
-        """What the tests have seen, since the start or since the last alarm ended."""
+        """The statistics since the start, or since the last alarm ended."""
         return self._stream
 
     def _adopt(self, stored: Alarm | None) -> None:
-        """Take over an alarm that was raised elsewhere or before, or that was ended elsewhere."""
+        """Adopt an alarm that was raised or ended elsewhere."""
         if (stored is None) != (self.alarm is None):
             self._since_alarm = Stream.of(self._policy)
             self._stream = self._stream if stored else self._since_alarm
         self.alarm = stored
 
     def changed(self) -> list[Recent]:
-        """The verdicts since the change began, as far as they are known here; none without an alarm."""
+        """The verdicts since the change began, as far as this process has them; none without an alarm."""
         since = self._stream.since if self.alarm else None
         return [] if since is None else list(self._recent)[self._place(since) :]
 
     def _place(self, seen: int) -> int:
-        """Where among the recent verdicts the one is that came after so many."""
+        """The index among recent verdicts of the one after this many."""
         return max(0, len(self._recent) - len(self._pending) - (self._stream.seen - seen))
 
     def _run(self) -> None:

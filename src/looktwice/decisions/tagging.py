@@ -1,4 +1,4 @@
-"""Tags: labelled pictures → a profile of tags, and how good its verdicts are."""
+"""Tags: labelled pictures → a profile of tags, and its evaluation."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ if TYPE_CHECKING:
 FAMILY = "tags"
 """The name of the calibrator in a profile."""
 PRECISION = 0.95
-"""The precision at which recall is told."""
+"""The precision at which recall is reported."""
 
 
 def everything(others: Sequence[str], views: Panel) -> Panel:
-    """The answers of all classifiers, the others by their names, and these views."""
+    """The panel of all classifiers, the others by name, with these views."""
     return Panel((*(At(name, Base()) for name in others), *views))
 
 
 async def fit(
     engine: QueryEngine, pictures: Sequence[Picture], panel: Panel, on_collected: OnCollected | None
 ) -> tuple[Profile, Collected]:
-    """The profile that the answers of all classifiers about labelled pictures teach, and these answers."""
+    """Ask all classifiers about labelled pictures, and fit a profile; returns both."""
     fitting.check_teachable(pictures)
     await _check_tags(engine, pictures)
     collected = fitting.check_learnable(await collect(engine, pictures, panel), len(pictures), on_collected or warn)
@@ -62,14 +62,14 @@ async def fit(
 
 
 def warn(collected: Collected) -> None:
-    """Warn of pictures without answers or with two truths, and of tags that are left out."""
+    """Warn about pictures without answers or with two truths, and about tags that are left out."""
     fitting.warn(collected)
     if sentence := left_out(collected):
         warnings.warn(sentence, stacklevel=2)
 
 
 def left_out(collected: Collected) -> str:
-    """Which returned tags are true of no labelled picture, so that nothing is learned about them; empty if none."""
+    """A remark on returned tags that apply to no labelled picture, which cannot be learned; empty if none."""
     votes = collected.votes
     listed = Counter(label for row in votes.lists() for ranked in row for label, _ in ranked)
     others = sorted(listed.keys() - set(true_tags(votes)))
@@ -77,13 +77,13 @@ def left_out(collected: Collected) -> str:
 
 
 def true_tags(votes: Votes) -> tuple[str, ...]:
-    """The tags that are true of any labelled picture, sorted."""
+    """The tags that apply to any labelled picture, sorted."""
     words = votes.words if isinstance(votes, LabelledVotes) else ()
     return tuple(sorted({tag for word in set(words) for tag in split_tags(word)}))
 
 
 async def _check_tags(engine: QueryEngine, pictures: Sequence[Picture]) -> None:
-    """Refuse truths of which none is a tag of a classifier; where its tags are not known, a few pictures tell."""
+    """Raise an error if no truth is a tag of a classifier; if its tags are unknown, ask about a few pictures."""
     truths = {tag for picture in pictures for tag in picture.tags or ()}
     known = {tag for channel in engine.channels.values() for tag in channel.labels or ()}
     if not all(channel.labels for channel in engine.channels.values()):
@@ -96,7 +96,7 @@ async def _check_tags(engine: QueryEngine, pictures: Sequence[Picture]) -> None:
 async def collect(
     engine: QueryEngine, pictures: Sequence[Picture], panel: Panel, screen: Screen = NO_SCREEN
 ) -> Collected:
-    """The answers about every picture, each as the text of its tags, labelled if all truths are known."""
+    """Collect the answers about every picture, each as a string of tags, labelled if all truths are known."""
     screen = replace(screen, descriptors=True, thumbnails=True)
     rows = [row async for row in engine.ask(pictures, panel, None, screen)]
     answered = [(picture, row) for picture, row in zip(pictures, rows, strict=True) if isinstance(row, Row)]
@@ -120,7 +120,7 @@ async def collect(
 
 
 def learn(collected: Collected, asked: Sequence[ProfileClassifier]) -> Profile:
-    """The profile that answers and truths teach; costs no query."""
+    """Fit a profile from answers and truths, without queries."""
     votes, first, described = collected.labelled(), asked[0], collected.described()
     base = [tag_bin(votes.vocabulary[code]) if code >= 0 else 0 for code in votes.base.tolist()]
     tags = true_tags(votes)
@@ -156,14 +156,14 @@ def learn(collected: Collected, asked: Sequence[ProfileClassifier]) -> Profile:
 
 
 def labelled_tags(votes: LabelledVotes, profile: Profile) -> LabelledTagVotes:
-    """The votes on the tags of a profile, with their truths: what is not named of a picture is absent."""
+    """The votes on the tags of a profile, with truths: tags that are not listed for a picture are absent."""
     true = [set(split_tags(word)) for word in votes.words]
     truths = np.array([[tag in each for tag in profile.vocabulary] for each in true], bool)
     return tag_votes(votes, profile).labelled(truths.reshape(len(votes), len(profile.vocabulary)))
 
 
 def held_out(labelled: LabelledTagVotes) -> Floats:
-    """(n, T): the probability of each tag, by a jury fitted on the other folds."""
+    """(n, T): the held-out probability of each tag."""
     fold, probability = folds(len(labelled)), np.zeros(labelled.truths.shape)
     for number in range(int(fold.max()) + 1):
         jury = TagJury().fit(labelled.take(np.flatnonzero(fold != number)))
@@ -177,42 +177,42 @@ def held_out(labelled: LabelledTagVotes) -> Floats:
 
 @dataclass(frozen=True)
 class TagFigures:
-    """How the decisions about one tag fared; None where there is nothing to divide by."""
+    """Results of decisions about one tag; a share is None if its denominator is 0."""
 
     tag: str
     pictures: int
-    """Those of which it is true."""
+    """The number of pictures with the tag."""
     precision: float | None
-    """The share of its yes that is right."""
+    """The share of "yes" that is right."""
     recall: float | None
-    """The share of these pictures that got a yes."""
+    """The share of pictures with the tag that got "yes"."""
     missed: float | None
-    """The share of these pictures that got a no."""
+    """The share of pictures with the tag that got "no"."""
     review: float
-    """The share of all pictures that it is left open for."""
+    """The share of all pictures for which the tag needs review."""
     ece: float
     yes_from: float | None
-    """The least probability for a yes; None if there is none."""
+    """The lowest probability for "yes"; None if there is none."""
     no_below: float | None
-    """The largest probability for a no; None if there is none."""
+    """The highest probability for "no"; None if there is none."""
 
 
 @dataclass(frozen=True)
 class TagScores:
-    """Probabilities of tags beside their truths: overall, and tag by tag."""
+    """Results of tag probabilities: overall, and by tag."""
 
     pictures: int
     done: float
     """The share of pictures all of whose tags are decided."""
     brier: float
-    """The sum of (p − y)² over the tags of a picture, on average."""
+    """The mean over pictures of Σ (p − y)² over tags."""
     ece: float
     recall_95: float
-    """The largest share of true tags that one threshold accepts with a precision of at least .95."""
+    """The highest recall of a single threshold with a precision of at least .95."""
     tags: tuple[TagFigures, ...]
 
     def sentence(self) -> str:
-        """The overall figures in words."""
+        """The overall results as a sentence."""
         return (
             f"Brier score {self.brier:.3f} a picture, ECE {self.ece:.3f}, recall at precision {PRECISION:g}: "
             f"{100 * self.recall_95:.0f} %; all tags decided of {100 * self.done:.0f} % of the pictures."
@@ -220,7 +220,7 @@ class TagScores:
 
 
 def scores(probability: Floats, truths: Bools, policy: TagPolicy) -> TagScores:
-    """How probabilities (n, T), and the decisions that a policy takes on them, fare."""
+    """Evaluate probabilities (n, T), and the decisions of a policy."""
     decided = policy.decide(probability)
     by_tag = []
     for code, (tag, (yes, no)) in enumerate(zip(policy.jury.tags, policy.least, strict=True)):
@@ -249,14 +249,14 @@ def scores(probability: Floats, truths: Bools, policy: TagPolicy) -> TagScores:
 
 
 def held_out_scores(profile: Profile, policy: TagPolicy | None = None) -> TagScores:
-    """How a profile of tags fared on the held-out folds of its labelled pictures."""
+    """The held-out results of a profile of tags."""
     probability, truths = profile.held_out.arrays()
     shape = -1, len(profile.vocabulary)
     return scores(probability.reshape(shape), truths.reshape(shape), policy or TagPolicy.usual(profile))
 
 
 def recall_at(precision: float, probability: Floats, truth: Bools) -> float:
-    """The largest share of what is true that a threshold accepts with at least this precision."""
+    """The highest recall of a threshold with at least this precision."""
     levels, place = np.unique(-probability, return_inverse=True)
     right = np.cumsum(np.bincount(place, truth, len(levels)))
     kept = right / np.cumsum(np.bincount(place, minlength=len(levels))) >= precision
@@ -269,13 +269,13 @@ def _share(values: Bools) -> float | None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TagEvaluation:
-    """How the verdicts of a profile of tags fare on labelled pictures that took no part in fitting."""
+    """The evaluation of a profile of tags on held-out labelled pictures."""
 
     profile: Profile
     policy: TagPolicy
     collected: Collected
     probability: Floats
-    """(n, T): of each tag of the profile, for every distinct picture."""
+    """(n, T): the probability of each tag of the profile, for every distinct picture."""
     truths: Bools
     """(n, T)."""
 
@@ -286,25 +286,25 @@ class TagEvaluation:
 
     @property
     def fitted(self) -> int:
-        """How many of the pictures the profile was fitted on, so that the figures are too optimistic."""
+        """The number of pictures that the profile was fitted on, which makes the figures too optimistic."""
         return self.profile.count_fitted(self.collected.labelled().digests)
 
     def title(self) -> str:
-        """Which pictures the figures are about."""
+        """A phrase for the pictures that were evaluated."""
         overlap = f", {self.fitted} of which took part in fitting" if self.fitted else " that took no part in fitting"
         return f"On {len(self.truths)} picture{'s' * (len(self.truths) != 1)}{overlap}"
 
     def lines(self) -> list[str]:
-        """The overall figures in words, and a warning where they are too optimistic."""
+        """The overall results as sentences, with a warning if they are too optimistic."""
         warning = "Too optimistic: the profile was fitted on some of these pictures. Evaluate it on others."
         return [*([warning] if self.fitted else []), self.scores.sentence()]
 
     def record(self) -> dict[str, object]:
-        """The figures as JSON has them."""
+        """The figures for JSON."""
         return {"kind": "tags", "fitted": self.fitted, **asdict(self.scores)}
 
     def to_frame(self) -> pd.DataFrame:
-        """One picture and tag a row: its probability, decision and truth."""
+        """One row per picture and tag: probability, decision and truth."""
         decided, names = self.policy.decide(self.probability), self.collected.labelled().names
         cells = [(i, code) for i in range(len(names)) for code in range(len(self.profile.vocabulary))]
         return notebook.frame(
@@ -319,7 +319,7 @@ class TagEvaluation:
         )
 
     def plot_reliability(self) -> Drawing:
-        """Probability against how often tags are true."""
+        """Probability against frequency of tags."""
         curve = metrics.reliability(self.probability.ravel(), self.truths.ravel())
         return Drawing(figures.reliability_svg(curve))
 
@@ -337,7 +337,7 @@ class TagEvaluation:
 async def evaluate(
     engine: QueryEngine, pictures: Sequence[Picture], profile: Profile, policy: TagPolicy
 ) -> TagEvaluation:
-    """How verdicts fare on labelled pictures; a tag that the profile does not know is left out."""
+    """Evaluate a profile on labelled pictures; tags that the profile does not know are left out."""
     profile.check(engine.channels)
     profile.check_scores(engine.settings.scores)
     check_truths({tag for picture in pictures for tag in picture.tags or ()}, profile.vocabulary)

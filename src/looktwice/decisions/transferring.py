@@ -16,22 +16,22 @@ from looktwice.views import renderer
 
 @dataclass(frozen=True, eq=False)
 class Transferred:
-    """How a calibrator that was learned on an open model fares on a closed one, by 5-fold cross-validation."""
+    """Results of a calibrator from an open model on a black-box classifier, by 5-fold cross-validation."""
 
     chosen: Measured
-    """The view whose F_n predicts the open model's own probability best."""
+    """The view whose F_n best predicts the open model's own probability."""
     calibrator: Outcome
     others: tuple[Outcome, ...]
-    """Naive and constant trust, then Gaussian and Probit on the same votes, then the jury on its own."""
+    """The naive and constant baselines, then Gaussian and Probit on the same votes, then the jury on its own votes."""
     profile: Profile
     """The profile of the transferred calibrator."""
 
     def results(self) -> list[Result]:
-        """The figures of all calibrators, the transferred one last."""
+        """The results of all calibrators, the transferred one last."""
         return [Result.of(outcome) for outcome in (*self.others, self.calibrator)]
 
     def differences(self) -> dict[str, metrics.Difference]:
-        """The difference in Brier score to each calibrator that is fitted."""
+        """The difference in Brier score to each fitted calibrator."""
         return {
             other.name: metrics.paired_difference(self.calibrator.brier, other.brier)
             for other in self.others
@@ -49,7 +49,7 @@ class Transferred:
 
 
 def transferred(chosen: Measured, drawn: Collected, general: Collected, description: str) -> Transferred:
-    """The profile with the F_n of a view, from answers under draws of it, compared with other calibrators.
+    """Build a profile with the F_n of a view, from answers under draws of it, and compare it with other calibrators.
 
     `general` are the answers about the same pictures under the general panel, for the jury.
     """
@@ -63,7 +63,7 @@ def transferred(chosen: Measured, drawn: Collected, general: Collected, descript
 
 
 def jury_of(teacher: Profile) -> Jury:
-    """The jury that another classifier can borrow."""
+    """The jury of a profile, if it can be borrowed."""
     prior = teacher.restored_calibrator()
     if not isinstance(prior, Jury):
         family = teacher.calibrator["family"]
@@ -82,7 +82,7 @@ def taught(teacher: Profile, collected: Collected, description: str) -> Profile:
 
 
 def untaught(teacher: Profile, classifier: AnyClassifier, description: str, seed: int) -> Profile:
-    """The teacher's panel and jury for another classifier, of which no labelled picture is known."""
+    """Use the teacher's panel and jury for another classifier without labelled pictures."""
     jury_of(teacher)
     labels = classifier.labels
     return Profile(

@@ -1,7 +1,7 @@
-"""A verdict: what to think of one picture, and why, in words.
+"""Verdicts: the result for one picture, with an explanation.
 
-It is the one schema of the command line, files, the service, Ray and notebooks: all of them write `Verdict.to_dict`, a
-table has a column for each of its fields, and OpenAPI is derived from it.
+The command line, files, the service, Ray and notebooks share this schema: all of them write `Verdict.to_dict`, a table
+has a column for each field, and OpenAPI is derived from it.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 Decision = Literal["accept", "review"]
 Stopped = Literal["sure", "not worth it", "exhausted", "budget"]
-"""Why no more was asked: the answer is sure, more would cost more than it is worth, everything was asked, or the
-budget did not cover it."""
+"""Why asking stopped: the answer is sure, the next query is not worth its price, everything was asked, or the budget
+did not cover it."""
 SURE = 0.9
-"""The confidence from which on a verdict stopped because it is sure."""
+"""The confidence from which the reason to stop is "sure"."""
 AGAIN = "again"
-"""The view that shows the picture as it is."""
+"""The view that shows the unchanged picture."""
 MOST_LABELS = 3
-"""Other labels that a sentence names."""
+"""The most other labels listed in a sentence."""
 MOST_TAGS = 5
-"""Unsure tags that a sentence names."""
+"""The most unsure tags listed in a sentence."""
 
 _Bounds = Field(ge=0, le=1)
 Share = Annotated[float, _Bounds, PlainSerializer(lambda share: round(share, 6), return_type=Annotated[float, _Bounds])]
-"""A number in [0, 1], which is written with six decimals."""
+"""A number in [0, 1], serialised with six decimals."""
 
 
 _DESCRIBED = ConfigDict(frozen=True, use_attribute_docstrings=True)
@@ -50,19 +50,19 @@ class Asked:
 
     __pydantic_config__: ClassVar[ConfigDict] = _DESCRIBED
     classifier: str
-    """The classifier that was asked: its fingerprint, or its name where there are several."""
+    """The classifier: its fingerprint, or its name if there are several."""
     view: SkipValidation[str]
-    """What was shown: `again` is the picture as it is; in a burst, the name of another photo."""
+    """The view; `again` is the unchanged picture; in a burst, the name of another photo."""
     label: str | None
-    """None where the view was not asked, or no label could be read."""
+    """The label; None if the view was not asked, or no label could be read."""
     score: float | None = None
-    """The classifier's own score of its answer, as it came; None where it gives none."""
+    """The classifier's score as returned; None if it returns none."""
     price: float = 0.0
-    """What the answer cost when it was bought."""
+    """The price paid for the answer."""
     confidence_before: Share | None = None
-    """The confidence that was not enough, where this is the first query to another classifier."""
+    """The confidence before, if this is the first query to another classifier."""
     missing: str | None = None
-    """Why it has no label, where it was asked and has none."""
+    """Why it has no label, if it was asked."""
     code: str | None = None
     """The code of that reason; `no-label` where the classifier answered and its answer held none."""
 
@@ -76,36 +76,36 @@ class LabelProbability:
 
 
 class PictureVerdict(BaseModel):
-    """The fields that verdicts of every kind share."""
+    """The fields shared by all kinds of verdicts."""
 
     model_config = _DESCRIBED
 
     kind: AnswerKind
     """Whether it is about one `label` or about `tags`."""
     name: SkipValidation[str]
-    """As the file system has it, which need not be Unicode."""
+    """The name in the file system, which need not be Unicode."""
     digest: str = ""
-    """Of the pixels that it is about; empty where they are those of several photos."""
+    """The digest of the pixels; empty if there are several photos."""
     profile: str = ""
-    """The first digits of the digest of the profile that judged it."""
+    """The first digits of the profile's digest."""
     asked: tuple[Asked, ...]
-    """Every query about it: the picture itself, then the views."""
+    """Every query: the base, then the views."""
     familiarity: Share | None = None
-    """How much the picture and the answers about it are like the labelled ones: a p-value, at most 0.01 for one in a
-    hundred pictures that are. None where the profile cannot tell."""
+    """How similar the picture and its answers are to the labelled ones: a p-value, which is at most 0.01 for one in
+    a hundred familiar pictures. None if the profile cannot tell."""
     unfamiliar_because: str | None = None
-    """What stands out about a picture that is not like the labelled ones, so that the confidence means nothing."""
+    """What is unusual about an unfamiliar picture, whose confidence is not valid."""
     decision: Decision | None = None
-    """What to do with the answer, where a guarantee was asked for or the picture is unfamiliar. It depends on the
-    picture and the profile alone."""
+    """What to do with the answer, if a guarantee was requested or the picture is unfamiliar. It depends only on the
+    picture and the profile."""
     basis: Basis | None = None
-    """What the decision rests on: a guarantee, or an estimate; None where none was asked for."""
+    """The basis of the decision: a guarantee, or an estimate; None if neither was requested."""
     held: str | None = None
-    """Why it must not be accepted, whatever the decision: the pictures have changed. None where it may be."""
+    """Why it must not be accepted, whatever the decision: the pictures have changed. None if it may be."""
     stopped: Stopped | None = None
-    """Why no more was asked; None where everything always is."""
+    """Why asking stopped; None if the policy always asks everything."""
     pixels: float | None = Field(default=None, exclude=True)
-    """What the pixels alone tell of the familiarity: a p-value, by which a shift of many pictures is seen."""
+    """The p-value of the pixels alone, by which a shift of many pictures is detected."""
 
     @property
     def votes(self) -> tuple[tuple[str, str | None], ...]:
@@ -119,21 +119,21 @@ class PictureVerdict(BaseModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def queries(self) -> int:
-        """How many queries were answered, the ledger's answers included."""
+        """The number of answered queries, including answers from the ledger."""
         return sum(asked.label is not None for asked in self.asked)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def price(self) -> float:
-        """The price of its answers, as it was paid."""
+        """The price paid for its answers."""
         return round(sum(asked.price for asked in self.asked), 9)
 
     def to_dict(self) -> dict[str, object]:
-        """The verdict as JSON has it."""
+        """The verdict for JSON."""
         return self.model_dump()
 
     def to_frame(self) -> pd.DataFrame:
-        """Each query and its answer, as a frame of pandas."""
+        """Queries and answers as a pandas data frame."""
         return notebook.frame(map(asdict, self.asked))
 
 
@@ -146,13 +146,13 @@ class Verdict(PictureVerdict):
     """The probability that the label is right."""
     low: Share
     high: Share
-    """The 95 % interval of the confidence, for the views asked being only some of many."""
+    """The 95 % interval of the confidence, given that only some of many possible views were asked."""
     distribution: tuple[LabelProbability, ...] = ()
-    """The labels that are likely, the most probable first; all others share the rest evenly."""
+    """The likely labels, the most probable first; all others share the rest evenly."""
     prediction_set: tuple[str | None, ...] | None = None
-    """The labels that it may have, the most probable first, where sets were asked for; None is any other label."""
+    """The prediction set, the most probable label first, if requested; None in it means any other label."""
     evidence: Evidence = "labels"
-    """What the confidence rests on: labels alone, or the classifier's scores too."""
+    """The evidence for the confidence: labels alone, or also the classifier's scores."""
 
     def __str__(self) -> str:
         summary = f"{self.name}: {self.label}, {percent(self.confidence)}"
@@ -161,32 +161,32 @@ class Verdict(PictureVerdict):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def base(self) -> str:
-        """The answer about the unchanged picture."""
+        """The base label."""
         return self.asked[0].label or ""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def score(self) -> float | None:
-        """The classifier's own score of its answer about the picture itself, as it came."""
+        """The classifier's score of the base label, as returned."""
         return self.asked[0].score
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def agree(self) -> int:
-        """How many views say what the verdict says."""
+        """The number of views that agree with the verdict."""
         return sum(label == self.label for _, label in self.votes)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def sentence(self) -> str:
-        """Why, in words that a person understands."""
+        """An explanation of the confidence, in one sentence."""
         score = self.score if self.evidence == "scores" else None
         familiar = self.unfamiliar_because is None
         said = sentence(self.label, self.base, self.confidence, self.votes, score, familiar)
         return " ".join([said, *self._others_asked()])
 
     def _others_asked(self) -> list[str]:
-        """Why each further classifier was asked, or has no answer."""
+        """Sentences on why each further classifier was asked, or has no answer."""
         reasons = []
         for place, query in enumerate(self.asked):
             if query.confidence_before is not None:
@@ -206,21 +206,21 @@ TagDecision = Literal["yes", "no", "review"]
 
 @dataclass(frozen=True, slots=True)
 class TagProbability:
-    """A tag that may be true of a picture."""
+    """A tag that may apply to a picture."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _DESCRIBED
     name: str
     probability: Share
-    """That it is true."""
+    """The probability that the tag applies."""
     low: Share
     high: Share
-    """The 95 % interval of the probability that very many labelled pictures would give."""
+    """The 95 % interval of the probability in the limit of many labelled pictures."""
     decision: TagDecision
-    """By the guarantee that was asked for; without one, what is at least 90 % probable."""
+    """The decision under the requested guarantee; without one, decided if at least 90 % probable."""
 
 
 class TagVerdict(PictureVerdict):
-    """What to think of one picture of which several tags may be true."""
+    """The verdict on a picture to which several tags may apply."""
 
     kind: Literal["tags"] = "tags"
     tags: tuple[TagProbability, ...]
@@ -232,25 +232,25 @@ class TagVerdict(PictureVerdict):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def yes(self) -> tuple[str, ...]:
-        """The tags that are true of it."""
+        """The tags decided as present."""
         return self._decided("yes")
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def no(self) -> tuple[str, ...]:
-        """The tags that are not."""
+        """The tags decided as absent."""
         return self._decided("no")
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def review(self) -> tuple[str, ...]:
-        """The tags that a person has to decide."""
+        """The tags that need review."""
         return self._decided("review")
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def sentence(self) -> str:
-        """Which tags are sure, which are not, and how many are not there, in words."""
+        """A sentence on the tags that are sure, those that are not, and the number of absent ones."""
         shares = {tag.name: percent(tag.probability) for tag in self.tags}
         sure, unsure = ([f"{name} {shares[name]}" for name in names] for names in (self.yes, self.review))
         parts = [f"sure: {', '.join(sure)}"] if sure else []
@@ -270,17 +270,17 @@ class TagVerdict(PictureVerdict):
 
 
 AnyVerdict = Verdict | TagVerdict
-"""A verdict of either kind; `kind` tells which."""
+"""A verdict of either kind, distinguished by `kind`."""
 
 
 def some(words: Sequence[str]) -> str:
-    """The first of several words, and how many more there are."""
+    """The first few words, and the number of others."""
     rest = len(words) - MOST_TAGS
     return ", ".join(words[:MOST_TAGS]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def is_unfamiliar(verdict: PictureVerdict | Unscored) -> bool:
-    """Whether the picture is not like the labelled ones, be it scored all the same or not."""
+    """Whether the picture is unfamiliar, whether or not it was scored."""
     if isinstance(verdict, Unscored):
         return verdict.cause is Cause.UNFAMILIAR
     return verdict.unfamiliar_because is not None
@@ -297,9 +297,9 @@ def sentence(
     score: float | None = None,
     familiar: bool = True,
 ) -> str:
-    """How many views agree, who says what else, the classifier's own score, and how often such answers are right.
+    """A sentence on how many views agree, what the others say, the classifier's score, and the confidence.
 
-    Votes that are named after no view are about the other photos of a burst, or frames of a video.
+    Votes whose names are not views are those of other photos of a burst, or frames of a video.
 
     >>> sentence("coat", "coat", 0.93, [("mirror", "shirt"), ("turn:8", "coat")])
     '1 of 2 views agree; the mirrored one says shirt; such answers are right 93 % of the time.'
@@ -333,14 +333,14 @@ def sentence(
 
 
 def percent(share: float) -> str:
-    """A share in words: never 100 %, which no evidence gives, and with a decimal where it matters."""
+    """Format a share: never as 100 %, and with a decimal close to it."""
     if share > 0.9995:
         return "more than 99.9 %"
     return f"{100 * share:.1f} %" if share >= 0.985 else f"{100 * share:.0f} %"
 
 
 def alternatives(labels: Sequence[str | None]) -> str:
-    """A prediction set in words; None is any other label.
+    """Format a prediction set; None is any other label.
 
     >>> alternatives(["coat", "shirt", None])
     'coat, shirt or any other label'
@@ -363,7 +363,7 @@ def adjective(view: str) -> str:
 
 
 def _dissent(label: str, answered: Sequence[tuple[str, str]]) -> list[str]:
-    """Who says something else, the most frequent label first."""
+    """A phrase on views with other labels, the most frequent label first."""
     others: dict[str, list[str]] = {}
     for view, answer in answered:
         if answer != label:

@@ -1,9 +1,8 @@
 """A file of verdicts that grows during a run, survives a crash at any moment, and is sorted at the end.
 
-Finished verdicts are appended to `OUT.part`, one JSON line each under a line that says what they are verdicts of.
-Each line also says which pixels it is about, so that a picture that was changed since is asked about again. The result
-itself is written from it in the pictures' order, so a run that was interrupted ends in the same bytes as
-one that was not.
+Finished verdicts are appended to `OUT.part`, one JSON line each, after a header that identifies profile and options.
+Each line has the digest of the pixels, so that a picture that changed since is asked about again. The result is written
+from it in the order of the pictures, so it has the same bytes with and without interruptions.
 """
 
 from __future__ import annotations
@@ -53,19 +52,19 @@ def _of_kind(verdict: type[PictureVerdict]) -> files.Columns:
 
 
 COLUMNS = _of_kind(Verdict)
-"""A column for each field of a verdict, and three for why a picture has none."""
+"""A column for each field of a verdict, and three for the cause if there is none."""
 COLUMNS_OF: dict[AnswerKind, files.Columns] = {"label": COLUMNS, "tags": _of_kind(TagVerdict)}
-"""The same by the kind of a verdict."""
+"""The columns by kind of verdict."""
 BEGINNING = b"looktwice score "
-"""How a part file begins; the line goes on with what it has verdicts of."""
+"""The beginning of the header of a part file."""
 SETTLED = 1.0
-"""Seconds by which a file must be older than its stamp if that is to be trusted: clocks of files are coarse."""
+"""Seconds by which a file must be older than its stamp for the stamp to be trusted: file times are coarse."""
 NOWHERE = -1
 
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """Takes the stamp of a picture's file before it is read, so that it can only be of these pixels or older ones."""
+    """Takes the stamp of a file before it is read, so that it never refers to newer pixels."""
 
     picture: Picture
     stamps: dict[str, Stamp | None]
@@ -78,9 +77,8 @@ class _Watched:
 
 
 class ScoreFile:
-    """Verdicts about the pictures of one run: `done` says what is there already, `add` appends, `finish` writes the
-    result. Of a picture it holds in memory where its verdict lies, and nothing else.
-    """
+    """The verdicts of one run: `done` tells which exist, `add` appends, `finish` writes the result. In memory it
+    holds only the file offset of each verdict."""
 
     def __init__(
         self,
@@ -92,9 +90,9 @@ class ScoreFile:
         verify: bool = False,
         size: WorkingSize | None = None,
     ) -> None:
-        """`verify` compares all pictures with what their verdicts are about, not only those whose stamps differ.
+        """`verify` compares the pixels of all pictures with their verdicts, not only those whose stamps differ.
 
-        `size` is the working size at which they are asked about.
+        `size` is the working size.
         """
         self._out, self._kind = out, kind
         self._hold = files.FileLock(out)
@@ -102,26 +100,26 @@ class ScoreFile:
         self._header = BEGINNING + json.dumps(header, sort_keys=True).encode() + b"\n"
         self._pictures = pictures
         self._starts = array("q", [NOWHERE]) * len(pictures)
-        """Where the line of each picture begins in the part file."""
+        """The offset of each picture's line in the part file."""
         self._next = 0
         self._size = size
         self._verify = verify
         self._stamps: dict[str, Stamp | None] = {}
-        """Those of pictures that were read and have no verdict yet."""
+        """The stamps of pictures that were read and have no verdict yet."""
         self.changed = set[int]()
-        """The places of pictures whose verdicts are about other pixels than they have now."""
+        """The indices of pictures whose verdicts are about other pixels than the current ones."""
         self._file = self._open()
 
     def done(self, place: int) -> bool:
-        """Whether the picture at this place has its verdict."""
+        """Whether the picture at this index has a verdict."""
         return self._starts[place] != NOWHERE
 
     def missing(self) -> int:
-        """How many pictures have none."""
+        """The number of pictures without a verdict."""
         return self._starts.count(NOWHERE)
 
     def watched(self, pictures: Iterable[Picture]) -> Iterator[Picture]:
-        """The pictures to ask about, whose stamps are kept until their verdicts are there."""
+        """The pictures to ask about; their stamps are kept until their verdicts arrive."""
         return (replace(picture, source=_Watched(picture, self._stamps)) for picture in pictures)
 
     def add(self, verdict: AnyVerdict) -> None:
@@ -137,7 +135,7 @@ class ScoreFile:
         self._starts[place], self._next = start, place + 1
 
     def finish(self, unscored: dict[str, Unscored]) -> None:
-        """Write the result, with the cause where there is no verdict; the part file goes when none is missing."""
+        """Write the result, with the cause of each missing verdict; the part file is removed if none is missing."""
         if self._file.closed:  # the disk was full
             return
         try:
@@ -152,14 +150,14 @@ class ScoreFile:
             self.close()
 
     def close(self) -> None:
-        """Keep what there is for the next run, which may begin."""
+        """Close the part file and release the lock; the next run can resume."""
         with suppress(OSError):
             self._file.close()
         self._hold.release()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """A full disk is one line; what was written stays for the next run, which finds the answers in the ledger."""
+        """Turn errors of writing, such as a full disk, into a one-line error; a rerun resumes."""
         try:
             yield
         except OSError as error:
@@ -182,9 +180,9 @@ class ScoreFile:
         return file
 
     def _read(self, file: IO[bytes]) -> None:
-        """Take over sound lines about pictures as they are now.
+        """Read valid lines about unchanged pictures.
 
-        One cut off by a crash is dropped, and a damaged one is as good as not there.
+        Truncated or damaged lines are ignored.
         """
         start = file.tell()
         places = {picture.name: place for place, picture in enumerate(self._pictures)}
@@ -201,7 +199,7 @@ class ScoreFile:
         file.seek(0, os.SEEK_END)
 
     def _same(self, picture: Picture, record: dict[str, object]) -> bool:
-        """Whether a verdict is about the picture as it is now; its pixels are compared where its stamp differs."""
+        """Whether a verdict is about the current picture; pixels are compared if the stamp differs."""
         stamp = picture.stamp()
         if stamp and list(stamp) == record["stamp"] and not self._verify:
             return True
@@ -222,7 +220,7 @@ class ScoreFile:
                     yield {column: line[column] for column in COLUMNS_OF[self._kind]}
 
     def _record(self, line: bytes) -> dict[str, object]:
-        """The record of a line; empty if `add` did not write it."""
+        """Parse a line; empty if `add` did not write it."""
         try:
             found = json.loads(line)
             return found if isinstance(found, dict) and tuple(found) == (*COLUMNS_OF[self._kind], "stamp") else {}
@@ -231,6 +229,6 @@ class ScoreFile:
 
 
 def record(verdict: AnyVerdict | Unscored, kind: AnswerKind = "label") -> dict[str, object]:
-    """The columns of a verdict of this kind, or of a picture that has none."""
+    """The cells of a verdict of this kind, or of a picture without one."""
     fields = asdict(verdict) if isinstance(verdict, Unscored) else verdict.to_dict()
     return dict.fromkeys(COLUMNS_OF[kind]) | fields
