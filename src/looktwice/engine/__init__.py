@@ -1,4 +1,4 @@
-"""Queries and what they cost: the only package that spends."""
+"""The query engine: the only package that spends money."""
 
 from looktwice.engine.budget import TYPICAL_SIZE, Budget, Meter, Money, Spend, TokenMeter, micros, total
 from looktwice.engine.channel import Channel

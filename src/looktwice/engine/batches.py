@@ -1,9 +1,8 @@
-"""Queries asked in the vendors' batches: within a day, at a lower price, each uploaded once.
+"""Vendors' batch interfaces: answers within a day, at a lower price; each query is uploaded once.
 
-A batch is entered in the ledger with its queries before anything is sent. Whoever comes after a crash finds it there:
-what the vendor has of it is looked up by the name that we gave it, and only what it surely does not have is released.
-Results are matched by the name of their query, and each is entered once, however often and in whatever order they
-come.
+A batch is written to the ledger with its queries before anything is sent. After a crash, the next run finds it there
+and looks it up at the vendor by the name that we gave it; only queries that the vendor certainly does not have are
+released. Results are matched by the name of their query and stored once, in any order.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from looktwice.views import Phrasing
 
 T = TypeVar("T")
 Unanswered = Callable[[], AsyncIterator[Sequence[Query]]]
-"""The queries that have no answer in the ledger, prepared, a few at a time; looked up again at each call."""
+"""An iterator of prepared queries without a stored answer, in small groups; each call looks them up again."""
 DAY = 86_400.0
 SLICE = 2000
-"""Results that are entered together."""
+"""The number of results stored in one transaction."""
 LOOKS = 4
-"""How often the results of a finished batch are fetched while some are missing."""
+"""How often the results of a finished batch are fetched if some are missing."""
 
 
 class Batches:
@@ -57,13 +56,13 @@ class Batches:
         self._waiting: list[tuple[Query, Asked]] = []
         self._size = 0
         self.failures: dict[bytes, Failure] = {}
-        """Why queries have no answer."""
+        """Why queries failed, by key."""
         self.answered = 0
         self.in_flight = 0
-        """Queries in batches whose results are not here."""
+        """The number of queries in batches without results."""
 
     async def fetch(self, unanswered: Unanswered) -> None:
-        """Have all queries answered, in as many batches as that takes; those that cannot be are in `failures`."""
+        """Answer all queries, in as many batches as needed; `failures` has those without an answer."""
         while not self._runner.halt:
             await self._collect(patient=False)
             before, elsewhere = self._sent.total(), False
@@ -85,7 +84,7 @@ class Batches:
     # Into a batch ----------------------------------------------------------------------------------------------------
 
     async def _add(self, query: Query) -> bool:
-        """Put a query in the next batch, and send that if it is full; whether another session has a query."""
+        """Add a query to the next batch, and send it if full; returns whether another session has one of them."""
         elsewhere = False
         if query.entry.key in self.failures or self._runner.halt or not isinstance(query.prepared, Asked):
             return False
@@ -103,7 +102,7 @@ class Batches:
         return elsewhere
 
     async def _submit(self) -> bool:
-        """Claim and send the batch that was gathered; whether another session has some of its queries."""
+        """Claim and send the next batch; returns whether another session has some of its queries."""
         queries = {query.entry.key: query for query, _ in self._waiting}
         prepared = {query.entry.key: asked for query, asked in self._waiting}
         self._waiting, self._size = [], 0
@@ -130,7 +129,7 @@ class Batches:
         return any(isinstance(found, Wait | InBatch) for found in by_key.values())
 
     async def _send(self, batch: OpenBatch, lines: Sequence[bytes]) -> None:
-        """Upload a batch; before anything is sent again, it is looked for at the vendor."""
+        """Upload a batch; look for it at the vendor before sending again."""
         try:
             file = await self._once(
                 lambda: self._api.upload(batch.name, lines), lambda: self._api.find_file(batch.name)
@@ -148,7 +147,7 @@ class Batches:
                 self._runner.end(error)
 
     async def _once(self, send: Callable[[], Awaitable[T]], find: Callable[[], Awaitable[T | None]]) -> T:
-        """The result of `send`; if it failed but may have arrived, what `find` finds of it."""
+        """Call `send`; if it failed but may have arrived, call `find`."""
         for attempt in range(self._polling.faults):
             try:
                 return await send()
@@ -163,7 +162,7 @@ class Batches:
     # Out of a batch --------------------------------------------------------------------------------------------------
 
     async def _collect(self, patient: bool) -> None:
-        """Fetch the results of the batches that are open, whoever sent them: of all, or of those that have ended."""
+        """Fetch results of open batches of any session: of all, or only of those that have ended."""
         found = self._ledger.open_batches(self._classifier.fingerprint)
         self.in_flight = sum(len(batch.keys) for batch in found)
         for batch in found:
@@ -174,7 +173,7 @@ class Batches:
                 await self._results(batch, remote, patient)
 
     async def _recovered(self, batch: OpenBatch) -> str | None:
-        """The vendor's id of a batch that was about to be sent; one that it surely does not have is released."""
+        """Find the vendor's id of a batch that was about to be sent; release one that it does not have."""
         started, late = time.monotonic(), False
         while not self._runner.halt:
             file = batch.file or await self._retried(lambda: self._api.find_file(batch.name))
@@ -199,9 +198,9 @@ class Batches:
         return None
 
     async def _find(self, sought: Sought) -> str | None:
-        """The vendor's id of a batch; a TransientError if the run is stopped before it is known.
+        """Find the vendor's id of a batch; raises a TransientError if the run is stopped before.
 
-        A vendor that shows what is in a batch only at its end makes us wait for those of others, for up to a day.
+        If a vendor shows the content of a batch only at its end, other sessions' batches are awaited, for up to a day.
         """
         search = asyncio.create_task(self._api.find(sought))
         stopping = asyncio.create_task(self._runner.pause(DAY))
@@ -218,7 +217,7 @@ class Batches:
         return self._ledger.known_batches(self._classifier.fingerprint)
 
     async def _results(self, batch: OpenBatch, remote: str, patient: bool) -> None:
-        """Wait for a batch, if it is to be waited for, and enter its results."""
+        """Store the results of a batch, after waiting for it if requested."""
         state, wait = await self._retried(lambda: self._api.state(remote)), self._polling.soonest
         while not state.ended:
             if patient:
@@ -233,7 +232,7 @@ class Batches:
             looks += 1
             if not left or looks == LOOKS or state.rest is Fate.FAILED:
                 break
-            # A file that is cut off or not complete yet would have paid answers bought again.
+            # With a truncated or incomplete file, paid answers would be bought again.
             await self._runner.pause(self._polling.soonest * 1.5**looks)
             if self._runner.halt:
                 return
@@ -242,7 +241,7 @@ class Batches:
         await self._settle(batch.id, [Settled(key, Outcome.KEPT if state.lost else Outcome.UNSENT) for key in left])
 
     async def _enter(self, batch: OpenBatch, left: set[bytes], lines: Sequence[Line]) -> None:
-        """Enter the results of those queries that are left, and take them out of it."""
+        """Store the results of the remaining queries, and remove these from the batch."""
         part: list[Settled] = []
         for line in lines:
             id, _, name = line.id.partition("-")
@@ -269,7 +268,7 @@ class Batches:
         return Settled(key, answer, self._runner.meter.bill(answer), reading=reading(self._classifier))
 
     def _note_failure(self, key: bytes, fate: Fate, words: bytes) -> None:
-        """Note why a query is not asked again, or that it is: one that expired, or failed in a transient way."""
+        """Record a failure, or retry the query if it expired or failed transiently."""
         if fate is Fate.FAILED:
             why = f"the vendor refused it in a batch: {self._api.line_of(words)}"
             self.failures[key] = Failure(Cause.CLASSIFIER, why)
@@ -288,11 +287,11 @@ class Batches:
         await self._ledger.change(lambda transaction: transaction.settle_batch(batch, results))
 
     async def _note(self, batch: int, file: str | None = None, remote: str | None = None) -> None:
-        """Remember what the vendor calls the file and the batch."""
+        """Store the vendor's names of the file and the batch."""
         await self._ledger.change(lambda transaction: transaction.note_batch(batch, file, remote))
 
     async def _retried(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """The result of a call to the vendor, retried while it cannot be reached."""
+        """Call the vendor, with retries while it cannot be reached."""
         for attempt in range(self._polling.faults):
             try:
                 return await ask()

@@ -1,6 +1,6 @@
-"""Prices, budgets and spend: in queries and money, in total and by the UTC day.
+"""Prices, budgets and spend, in queries and money, in total and per UTC day.
 
-Money is counted in picos, millionths of a millionth of the currency, so that bills by the token are exact.
+Money is counted in picos (1e-12 of the currency), so that bills by the token are exact.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from looktwice.errors import BudgetError
 from looktwice.views import AS_DESCRIBED, Phrasing
 
 MICRO = 1_000_000
-"""Picos in a millionth of the currency."""
+"""Picos per micro (1e-6 of the currency)."""
 
 Money = Amount
 
@@ -41,7 +41,7 @@ class Spend:
         return Spend(*map(add, astuple(self), astuple(other)))
 
     def plus(self, queries: int, picos: int, today: bool) -> Spend:
-        """The same after a change, which counts today or on an earlier day."""
+        """Add a change, of today or of an earlier day."""
         of_today = (queries, picos) if today else (0, 0)
         return Spend(
             self.queries + queries, self.picos + picos, self.queries_today + of_today[0], self.picos_today + of_today[1]
@@ -50,9 +50,9 @@ class Spend:
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits on the spend for one classifier or several together, in total and in one UTC day; None is no limit.
+    """Limits on the spend for one or several classifiers, in total and per UTC day; None is no limit.
 
-    All that the ledger ever spent on them counts, whoever asked.
+    The total spend in the ledger counts, of all runs and users.
     """
 
     queries: int | None = None
@@ -60,14 +60,14 @@ class Budget:
     queries_per_day: int | None = None
     micros_per_day: int | None = None
     stated: tuple[str, str] = ("", "")
-    """The limits of queries and money as the user wrote them, where that differs from the total."""
+    """The limits of queries and money as the user wrote them, if they differ from the total."""
     group: tuple[str, ...] = ()
-    """The fingerprints of the classifiers whose spend is summed; that of the query alone where there are none."""
+    """The fingerprints of the classifiers whose spend is summed; if empty, only the query's own classifier."""
     scope: str = ""
-    """What a budget of so many more is for, so that the same command continues it; empty where it is a total."""
+    """The scope of a relative budget, so that the same command continues it; empty for a total."""
 
     def is_limited(self) -> bool:
-        """Whether there is any limit."""
+        """Whether any limit is set."""
         return (self.queries, self.micros, self.queries_per_day, self.micros_per_day) != (None, None, None, None)
 
     def covers(self, spend: Spend, picos: int) -> bool:
@@ -75,7 +75,7 @@ class Budget:
         return self.remaining(spend, picos) > 0
 
     def remaining(self, spend: Spend, picos: int) -> int:
-        """How many more queries at this price it covers, at least 0; `sys.maxsize` if nothing limits them."""
+        """The number of further queries at this price, at least 0; `sys.maxsize` without a limit."""
         limits = (
             (self.queries, spend.queries, 1),
             (self.queries_per_day, spend.queries_today, 1),
@@ -86,12 +86,12 @@ class Budget:
         return max(0, min(counts, default=maxsize))
 
     def money_left(self, spend: Spend) -> int | None:
-        """How much more money there is, in millionths; None where nothing limits it."""
+        """The remaining money, in millionths; None without a limit."""
         limits = ((self.micros, spend.picos), (self.micros_per_day, spend.picos_today))
         return min((most - -(-spent // MICRO) for most, spent in limits if most is not None), default=None)
 
     def exhausted(self, spend: Spend, picos: int) -> str:
-        """Which limit does not cover a query at this price, how much of it is spent, and what to do."""
+        """A message on the limit that does not cover a query at this price, its spend, and what to do."""
         wait, price = "or wait for midnight UTC, and run again", picos / MICRO / 1e6
         queries, money = self.stated
         limits = (
@@ -123,7 +123,7 @@ def _as_stated(text: str) -> str:
 
 
 class Bill(NamedTuple):
-    """The price of a reply by its tokens."""
+    """The price of a reply from its token counts."""
 
     tokens: Tokens
     picos: int
@@ -145,7 +145,7 @@ def micros(money: Money) -> int:
 
 
 def total(limit: Money | None, read: Callable[[str], int], spent: int, option: str) -> int | None:
-    """The limit that an option means: `500` in total, `+500` more than is spent now."""
+    """Parse a limit: `500` in total, or `+500` more than the current spend."""
     if limit is None:
         return None
     text = str(limit)
@@ -162,11 +162,11 @@ def total(limit: Money | None, read: Callable[[str], int], spent: int, option: s
 
 
 TYPICAL_SIZE = (3024, 4032)
-"""Height and width of a phone's photo, whose price is assumed for queries about pictures of unknown size."""
+"""The size of a phone photo, assumed for pictures of unknown size."""
 
 
 class Quote(NamedTuple):
-    """The price of a query in millionths of the currency: expected, and at most."""
+    """The expected and the maximum price of a query, in millionths of the currency."""
 
     expected: int
     most: int
@@ -181,12 +181,12 @@ class Meter(Protocol):
         """The price of a query about a picture of this size, in this wording."""
 
     def bill(self, answer: Answer) -> Bill | None:
-        """The bill of an answer; None where it costs the quoted maximum."""
+        """The bill of an answer; None if it costs the quoted maximum."""
 
 
 @dataclass(frozen=True)
 class FlatMeter:
-    """Every query has the same price."""
+    """A fixed price per query."""
 
     price_micros: int
 
@@ -198,7 +198,7 @@ class FlatMeter:
 
 
 class TokenMeter:
-    """Queries are billed by the tokens of request and reply; in a batch at its lower price."""
+    """Prices by the tokens of request and reply, with lower prices in batches."""
 
     def __init__(self, classifier: Metered, tariff: Tariff, batched: bool = False) -> None:
         self._classifier, self._tariff, self._batched = classifier, tariff, batched

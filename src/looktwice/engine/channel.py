@@ -1,4 +1,4 @@
-"""One classifier of an engine: how it is asked, what its words mean, its canaries and batches."""
+"""One classifier of an engine: its runner, label names, canaries and batches."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 REPEATS = 8
-"""How often a query is repeated once its answer differs: chance alone seldom gives the same answer so often."""
+"""How often a canary is repeated once its answer differs, to exclude randomness."""
 
 
 @dataclass(frozen=True)
 class Canary:
-    """A query whose answer is known."""
+    """A query with a known answer."""
 
     entry: Entry
     image: Image
@@ -37,20 +37,20 @@ class Canary:
 
 
 Ask = Callable[[Canary], Awaitable[str | None]]
-"""Asks a query again; None where the budget does not cover it."""
+"""Sends a query again; returns None if the budget does not cover it."""
 
 
 @dataclass
 class Canaries:
-    """Keeps the first canaries it is shown and asks them again every so often."""
+    """Keeps the first canaries offered and asks them again at intervals."""
 
     canaries: int = 3
     every: int = 5000
     """Queries between two checks."""
     asked: int = 0
-    """Answers that were asked for again."""
+    """The number of canary queries."""
     flipped: int = 0
-    """How many of them differed."""
+    """The number of different answers."""
     kept: list[Canary] = field(default_factory=list)
     _checked_at: int | None = None
 
@@ -59,7 +59,7 @@ class Canaries:
         return len(self.kept) < self.canaries
 
     def keep(self, canary: Canary) -> None:
-        """Remember a query whose answer is known."""
+        """Add a canary."""
         self.kept.append(canary)
 
     def due(self, sent: int) -> bool:
@@ -67,7 +67,7 @@ class Canaries:
         return self._checked_at is None or sent - self._checked_at >= self.every
 
     async def check(self, ask: Ask, sent: int) -> None:
-        """Ask every canary again; a ChangedError if one answers differently each time it is asked."""
+        """Ask every canary again; raises a ChangedError if the answer to one differs in every repetition."""
         self._checked_at = sent
         for canary in self.kept:
             label = await self._reask(ask, canary)
@@ -75,7 +75,7 @@ class Canaries:
                 await self._confirm_change(ask, canary, str(label))
 
     async def _confirm_change(self, ask: Ask, canary: Canary, label: str) -> None:
-        """A different answer may be randomness: if so, the old one comes up again soon."""
+        """Repeat a canary with a different answer: if the classifier is random, the old answer reappears."""
         for _ in range(REPEATS - 1):
             if await self._reask(ask, canary) in (None, canary.label):
                 return
@@ -94,7 +94,7 @@ class Canaries:
 
 
 RENDERED_BYTES = 4_000_000
-"""Rendered views of a picture that a thread holds before they are prepared."""
+"""Rendered views of a picture that a thread holds at once."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -111,9 +111,9 @@ class Channel:
         name: str = "classifier",
         rename: Mapping[str, str] = NOTHING,
     ) -> None:
-        """Without a ledger the classifier is free: nothing is claimed or kept. With `polling` it is asked in batches.
+        """Without a ledger the classifier is free: nothing is claimed or stored. With `polling` it is asked in batches.
 
-        `rename` gives labels of the classifier other names.
+        `rename` maps the classifier's labels to other names.
         """
         self.name, self.classifier, self.settings = name, classifier, settings
         self.runner = Runner(classifier, ledger, settings, meter)
@@ -127,7 +127,7 @@ class Channel:
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        """All labels that it can return, where they are known."""
+        """All labels that it can return, if known."""
         known = self.classifier.labels
         return known and tuple(dict.fromkeys(self._rename.get(label, label) for label in known))
 
@@ -151,9 +151,9 @@ class Channel:
                 query.stored_at, query.picos = known.at, known.picos
 
     def prepare(self, image: Image, queries: Sequence[Query]) -> None:
-        """Render and encode, in slices, so that a large picture is never held in all its views at once.
+        """Render and encode in slices, so that not all views of a large picture are held at once.
 
-        A query that the classifier cannot take gets its failure.
+        Queries that the classifier cannot take fail.
         """
         step = max(1, RENDERED_BYTES // image.pixels.nbytes)
         for start in range(0, len(queries), step):
@@ -173,21 +173,21 @@ class Channel:
                     query.quote = self.runner.meter.quote(height, width, phrasing)
 
     async def probe(self, image: Image, entry: Entry, retried: bool = True) -> Answer | Failure:
-        """One more answer to a query that no picture waits for, with a key of its own."""
+        """Ask a query again under a separate key."""
         prepared = await asyncio.to_thread(self.classifier.prepare, image.pixels)
         query = Query(again(entry), self, prepared=prepared, quote=self.quote(image), retried=retried)
         result = await self.runner.start(query)
         return result.answer if isinstance(result, Bought) else result
 
     def keep_canary(self, base: Query, image: Image) -> None:
-        """Keep a few queries with answers of earlier runs as canaries."""
+        """Use a few queries with stored answers as canaries."""
         earlier = (base.stored_at or self._opened_at) < self._opened_at
         label = self.names.label(base.answer.label) if isinstance(base.answer, Answer) else None  # of tags, the first
         if self.canaries.wants() and earlier and label:
             self.canaries.keep(Canary(base.entry, image, label))
 
     async def check_canaries(self) -> None:
-        """Ask the canaries again where that is due; the classifier is asked no more if it has changed."""
+        """Ask the canaries again if due; stop the classifier if it has changed."""
         async with self._checking:
             sent = self.runner.progress.sent
             if self.canaries.kept and self.canaries.due(sent):

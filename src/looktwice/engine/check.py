@@ -1,4 +1,4 @@
-"""One picture asked a few times: whether the classifier can be reached, its latency, price and repeatability."""
+"""Ask about one picture a few times: whether the classifier can be reached, its latency, price and repeatability."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from looktwice.images import Image
 
 TIMES = 3
 NAMED = 3
-"""Labels of a list that are named."""
+"""The most labels of a list that are shown."""
 
 
 @dataclass(frozen=True)
 class Checkup:
-    """The answers of a classifier to one picture asked several times, and its limits."""
+    """Repeated answers of a classifier about one picture, and its limits."""
 
     fingerprint: str
     labels: tuple[str | None, ...]
-    """Each answer, None where it held no label."""
+    """The label of each answer, None if it held no label."""
     seconds: float
     """The median latency, in seconds."""
     price_micros: int
@@ -37,22 +37,22 @@ class Checkup:
     per_second: float | None
     classes: int | None
     working_size: str
-    """How large pictures may be before they are scaled down, in words."""
+    """The size to which pictures are scaled down, as a phrase."""
     width: int
     height: int
-    """Of this picture, as it was asked about."""
+    """The size of the picture as sent."""
     question_bytes: int | None
-    """The bytes of a question about it as sent; None where they are not known."""
+    """The size of a query in bytes; None if unknown."""
     scores: tuple[tuple[float | None, int], ...] = ()
-    """Of each answer its own score, and how many labels it ranked; 0 where it named one alone."""
+    """The score of each answer and the number of ranked labels; 0 without a ranked list."""
     tokens: tuple[int, int] = (0, 0)
-    """The expected tokens of a question and its answer, where it is billed by the token."""
+    """The expected tokens of a query and its answer, if billed by the token."""
     billed: tuple[tuple[int, int], ...] = ()
-    """The tokens of each, by the classifier's own count."""
+    """The tokens of each query, as counted by the classifier."""
     kind: AnswerKind = "label"
-    """What its answers say; of tags, `labels` has all tags of an answer as one text."""
+    """The kind of answer; for tags, `labels` has all tags of an answer as one string."""
     listed: tuple[str, ...] = ()
-    """The first labels of the first answer, where it lists several that may all be true."""
+    """The first labels of the first answer, if it lists several that may all apply."""
 
     def steady(self) -> bool:
         """Whether all answers are the same label."""
@@ -60,7 +60,7 @@ class Checkup:
 
 
 def test_card() -> NDArray[np.uint8]:
-    """A picture of 256 × 256 with edges, colours and a gradient, for classifiers that are only to be reached."""
+    """A test image of 256 × 256 pixels with edges, colours and a gradient."""
     ramp = np.linspace(0, 255, 256, dtype=np.uint8)
     card = np.stack(
         [np.tile(ramp, (256, 1)), np.tile(ramp[:, None], (1, 256)), np.full((256, 256), 96, np.uint8)], axis=2
@@ -70,7 +70,7 @@ def test_card() -> NDArray[np.uint8]:
 
 
 async def examine(channel: Channel, image: Image) -> Checkup:
-    """Ask about one picture three times, which is billed; a ClassifierError says what is wrong."""
+    """Ask about one picture three times, which is billed; raises a ClassifierError if it fails."""
     classifier, limits = channel.classifier, channel.settings.limits
     prepared = await asyncio.to_thread(classifier.prepare, image.pixels)
     quote = channel.quote(image)
@@ -105,14 +105,14 @@ async def examine(channel: Channel, image: Image) -> Checkup:
 
 
 def _label(channel: Channel, answer: Answer) -> str | None:
-    """The label of an answer, or its tags as one text, perhaps empty; None where there is none."""
+    """The label of an answer, or its tags as one string, possibly empty; None if there is none."""
     if channel.kind == "tags":
         return join_tags(tag for tag, _ in tags(channel.names, answer))
     return channel.names.label(answer.label) or None
 
 
 def _are_tags(answer: Answer) -> bool:
-    """Whether several labels of an answer may be true: it lists several, and their scores exceed one whole."""
+    """Whether an answer looks like tags: several labels whose scores sum to more than one."""
     known = [score for _, score in answer.options if score is not None]
     whole = 100.0 if max(known, default=0.0) > 1 else 1.0
     return len(answer.options) > 1 and (len(known) < len(answer.options) or sum(known) > 1.05 * whole)

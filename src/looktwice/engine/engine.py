@@ -1,7 +1,7 @@
-"""From pictures to votes: what the ledger lacks is rendered, prepared and asked, a picture at a time.
+"""From pictures to votes: queries without a stored answer are rendered, prepared and sent, picture by picture.
 
-A picture is a task. Its queries are awaited together, and its row is handed over as soon as it and those before it are
-answered. How far ahead pictures are opened grows with the rows taken, so that whoever takes one row pays for one.
+Each picture is a task. Its queries are awaited together, and its row is returned as soon as it and those before it are
+answered. The look-ahead grows with the rows taken, so that a caller who takes one row pays for one.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_AHEAD = 4096
-"""Queries of pictures that are opened before those before them are done; a few wait for a retry meanwhile."""
+"""The look-ahead in queries, as a multiple of the concurrency; some queries wait for a retry."""
 MOST_TOGETHER = 256
-"""Rows that are handed over at a time."""
+"""The most rows returned at once."""
 HELD_BYTES = 64_000_000
-"""Pixels of pictures that are being asked about, with all their views."""
+"""The most pixels in progress, including all views."""
 MOST_OPENED, OPENED_BYTES = 32, 2_000_000
-"""Pictures, and pixels with all their views, that are asked about in one go where that is free."""
+"""The most pictures, and pixels with all views, that are processed together if queries are free."""
 WORKERS = os.cpu_count() or 1
-"""Threads that decode photos, render views and prepare them; more would cost memory and gain nothing."""
+"""Threads for decoding, rendering and preparing; more would only cost memory."""
 NOT_IN_A_BATCH = Failure(Cause.STOPPED, "the query has no answer in a batch yet; run the same command again")
 
 
@@ -64,7 +64,7 @@ class QueryEngine:
     """Asks one or several classifiers about pictures; several runs may share it."""
 
     def __init__(self, channels: Sequence[Channel]) -> None:
-        """The first of them is the one that the base query and views without an @ are for."""
+        """The base query, and views without an @, go to the first classifier."""
         self.channels = {channel.name: channel for channel in channels}
         if len(self.channels) < len(channels) or not channels:
             names = ", ".join(channel.name for channel in channels)
@@ -74,20 +74,20 @@ class QueryEngine:
         self.first = channels[0]
         self.ledger: Ledger | None = next((each.runner.ledger for each in channels if each.runner.ledger), None)
         self.on_answer: OnAnswer | None = None
-        """Called with every answer of a run that names no function of its own."""
+        """The default callback for every answer of a run."""
         self._pictures = Progress()
-        """How many pictures came back; what was asked about them is counted by each classifier's runner."""
+        """The number of pictures returned; queries are counted by each classifier's runner."""
         self._runs = 0
         self._stop_requested = False
         """Whether `stop` was called and `resume` was not."""
         self._memory = Memory(HELD_BYTES)
         self._together = 1
-        """Pictures that are asked about in one go; several small ones where that is free."""
+        """The number of pictures processed together; several small ones if queries are free."""
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="pictures")
 
     @property
     def classifier(self) -> AnyClassifier:
-        """The first classifier; so are its limits, settings, names, canaries and runner."""
+        """The first classifier."""
         return self.first.classifier
 
     @property
@@ -100,7 +100,7 @@ class QueryEngine:
 
     @property
     def names(self) -> Naming:
-        """The meaning of the labels in the classifier's answers."""
+        """How labels in the classifier's answers are renamed."""
         return self.first.names
 
     @property
@@ -113,7 +113,7 @@ class QueryEngine:
 
     @property
     def progress(self) -> Progress:
-        """The progress of all classifiers together; that of each is its runner's."""
+        """The total progress of all classifiers."""
         return sum((each.runner.progress for each in self._all()), self._pictures)
 
     @property
@@ -130,19 +130,19 @@ class QueryEngine:
         return self.channels.values()
 
     def stop(self, message: str = "the run was stopped") -> None:
-        """Send nothing more until `resume`; what is in flight is waited for, and the pictures left are not scored."""
+        """Send nothing more until `resume`; queries in flight are awaited, and remaining pictures are not scored."""
         self._stop_requested = True
         for channel in self._all():
             channel.runner.stop(Failure(Cause.STOPPED, message))
 
     def resume(self) -> None:
-        """Send again, now that what stopped it has passed."""
+        """Undo `stop`."""
         self._stop_requested = False
         for channel in self._all():
             channel.runner.resume()
 
     async def close(self) -> None:
-        """Send nothing more, keep what is in flight, and close the ledger and the classifiers."""
+        """Stop sending, store the answers in flight, and close the ledger and the classifiers."""
         try:
             if not self._stop_requested:
                 for channel in self._all():
@@ -164,17 +164,17 @@ class QueryEngine:
         return self.ledger.spend(*prints) if self.ledger else Spend()
 
     def remaining(self) -> int | None:
-        """How many more queries the budgets cover, at most; None if nothing limits them."""
+        """An upper bound on further queries within the budgets; None without a limit."""
         counts = [each.runner.remaining() for each in self._all()]
         return None if None in counts else max(count for count in counts if count is not None)
 
     def money_left(self) -> int | None:
-        """How much more money the budgets have, in millionths, at most; None if nothing limits it."""
+        """An upper bound on the remaining money, in millionths; None without a limit."""
         amounts = [each.runner.money_left() for each in self._all()]
         return None if None in amounts else max(amount for amount in amounts if amount is not None)
 
     def unavailable(self) -> str | None:
-        """Why no classifier would be sent a query now, for people; None if one would be."""
+        """Why no classifier is available now, as a sentence; None if one is."""
         reasons = {each.name: each.runner.unavailable() for each in self._all()}
         if None in reasons.values():
             return None
@@ -191,7 +191,7 @@ class QueryEngine:
         screen: Screen = NO_SCREEN,
         on_answer: OnAnswer | None = None,
     ) -> AsyncGenerator[Row | Unscored]:
-        """The answers about each picture, one after the other; see `ask_ready`."""
+        """Yield the answers about each picture; see `ask_ready`."""
         async with aclosing(self.ask_ready(pictures, panel, rounds, screen, on_answer)) as groups:
             async for rows in groups:
                 for row in rows:
@@ -205,11 +205,11 @@ class QueryEngine:
         screen: Screen = NO_SCREEN,
         on_answer: OnAnswer | None = None,
     ) -> AsyncGenerator[list[Row | Unscored]]:
-        """The answers about each picture, in the pictures' order, as many at a time as are there; all are committed.
+        """Yield lists of committed answers, in the order of the pictures, as they become ready.
 
-        A classifier that fails for good, or whose budget is spent, is asked no more, and the others go on. Once none
-        is left, or it is stopped, the pictures that are left come back as not scored; an iterator, which may be
-        endless, is read no further. An exception of `on_answer` ends the run.
+        If a classifier fails permanently, or its budget is spent, the others go on. Once none is left, or the engine is
+        stopped, the remaining pictures are returned as not scored; an iterator, which may be endless, is not read
+        further. An exception in `on_answer` ends the run.
         """
         run = Run.of(self.channels, panel, rounds, screen, on_answer or self.on_answer)
         tasks: deque[asyncio.Task[tuple[list[Row | Unscored], Spent]]] = deque()
@@ -252,7 +252,8 @@ class QueryEngine:
                 self.resume()  # what ended these runs does not concern the next one
 
     def _ahead(self, taken: int, run: Run) -> int:
-        """Pictures that may be in progress: the first, and beyond it a number of queries that grows with the rows."""
+        """The pictures that may be in progress: the first, and further ones up to a number of queries that grows
+        with the rows."""
         limits = [channel.settings.limits for channel in run.channels]
         beyond = max(each.concurrency * each.batch for each in limits) * 4 ** min(taken, 8)
         return 1 + min(beyond, MOST_AHEAD) // run.asked_first
@@ -262,7 +263,7 @@ class QueryEngine:
         self._pictures.unscored += sum(isinstance(row, Unscored) for row in rows)
 
     async def labels(self, pictures: Sequence[Picture], classifier: str = "") -> list[str]:
-        """The labels of a few pictures, each in one query, before a run is begun; those that fail are left out."""
+        """Ask for the labels of a few pictures, one query each, before a run; failures are left out."""
         run = Run.of(self.channels, Panel((), classifier), None, NO_SCREEN, None)
         rows, _ = await self._ask_group(pictures, run)
         if fatal := run.fatal():
@@ -270,9 +271,9 @@ class QueryEngine:
         return [row.base for row in rows if isinstance(row, Row) and row.base is not None]
 
     async def _ask_group(self, pictures: Sequence[Picture], run: Run) -> tuple[list[Row | Unscored], Spent]:
-        """Ask about one picture, or several where that is free, round by round, until each has enough answers.
+        """Ask about one picture, or several if queries are free, round by round, until each has enough answers.
 
-        Beside the rows: whose budget did not cover a query.
+        Also returns the classifiers whose budgets did not cover a query.
         """
         async with self._memory.opening(len(pictures)):
             await self._memory.has_room.wait()
@@ -297,21 +298,21 @@ class QueryEngine:
             self._memory.take(-size)
 
     def _opened(self, picture: Picture, run: Run, prepares: bool = True) -> OpenPicture | Unscored:
-        """A picture with its first queries."""
+        """Open a picture with its first queries."""
         opened = open_picture(picture, run)
         if isinstance(opened, OpenPicture):
             opened.add(run.asked_first, prepares)
         return opened
 
     async def _next_round(self, asking: Sequence[OpenPicture], rounds: Rounds) -> list[Query]:
-        """The queries that the rounds say, prepared."""
+        """Prepare the queries of the next round."""
         return await self._in_thread(lambda: [query for each in asking for query in each.next_queries(rounds)])
 
     def _in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._workers, work)
 
     async def _answers(self, queries: Sequence[Query], run: Run) -> None:
-        """Have these queries answered: by the ledger, or by their classifiers."""
+        """Answer these queries, from the ledger or by their classifiers."""
 
         def report(answered: Sequence[Query]) -> None:
             if run.on_answer:
@@ -355,14 +356,14 @@ class QueryEngine:
     # Prices and batches ----------------------------------------------------------------------------------------------
 
     async def estimate(self, pictures: Iterable[Picture], panel: Panel, screen: Screen = NO_SCREEN) -> Estimate:
-        """The queries that `ask` would send for these pictures, from the ledger; nothing is sent."""
+        """Estimate the queries that `ask` would send for these pictures; sends nothing."""
         run = Run.of(self.channels, panel, None, screen, None)
         following = takewhile(lambda _: not self.stopped, pictures)
         opened = (self._opened(each, run, prepares=False) for each in following)
         return await asyncio.to_thread(estimate, run, opened, self.remaining())
 
     async def _begin(self, run: Run, source: Iterable[Picture]) -> Iterable[Picture]:
-        """Resolve the budgets; where classifiers are asked in batches, have those answered first, in the ledger."""
+        """Resolve the budgets; queries of classifiers asked in batches are answered first."""
         for channel in run.channels:
             await channel.runner.hold_budgets()
         batched = [(channel, channel.batches) for channel in run.channels if channel.batches]
@@ -389,7 +390,7 @@ class QueryEngine:
     async def _unanswered(
         self, batches: Batches, channel: Channel, pictures: Sequence[Picture], run: Run, last: bool
     ) -> AsyncIterator[list[Query]]:
-        """The queries of the first or of all rounds that the ledger has no answer to, prepared, picture by picture."""
+        """Prepare the queries, of the first or all rounds, without a stored answer, picture by picture."""
         seen: set[bytes] = set()
         for picture in pictures:
             if self.stopped:
@@ -417,7 +418,7 @@ class QueryEngine:
 
 
 class Memory:
-    """Bounds the pictures that are opened at a time, by their number and their pixels."""
+    """Bounds the number and the pixels of pictures in progress."""
 
     def __init__(self, most: int) -> None:
         self._singly, self._together = asyncio.Semaphore(WORKERS), asyncio.Lock()
@@ -426,11 +427,11 @@ class Memory:
         self._most, self._held = most, 0
 
     def opening(self, pictures: int) -> AbstractAsyncContextManager[None]:
-        """The right to open pictures; small ones, opened together, would keep each other from the interpreter."""
+        """Wait for permission to open pictures; small ones opened together would contend for the interpreter."""
         return self._singly if pictures == 1 else self._together
 
     def take(self, size: int) -> None:
-        """Count bytes that are held from now on; a negative number gives them back."""
+        """Count held bytes; a negative number releases them."""
         self._held += size
         if self._held > self._most:
             self.has_room.clear()
@@ -439,7 +440,7 @@ class Memory:
 
 
 class _Source:
-    """Pictures one after the other; an iterator is read in a thread, since it may wait."""
+    """A source of pictures; an iterator is read in a thread, since it may block."""
 
     def __init__(self, pictures: Iterable[Picture]) -> None:
         self._listed = isinstance(pictures, Sequence)
@@ -447,7 +448,7 @@ class _Source:
         self._reading: asyncio.Future[Picture | None] | None = None
 
     def take(self, count: int) -> list[Picture]:
-        """The next few, at most `count`; of an iterator one. None at the end, or while one is being read."""
+        """The next pictures, at most `count`; one from an iterator. None at the end, or while one is being read."""
         if self._listed:
             return list(islice(self._pictures, count))
         if self._reading is None:
@@ -462,11 +463,11 @@ class _Source:
         return [self._reading] if self._reading and not self._reading.done() and not ended else []
 
     def rest(self, ended: Failure) -> Iterator[Unscored]:
-        """The pictures that were not opened; an iterator is read no further."""
+        """The pictures that were not opened; an iterator is not read further."""
         for picture in self._pictures if self._listed else ():
             yield Unscored(picture.name, ended.cause, ended.message, ended.code)
 
 
 def _all_or_nothing(more: Callable[[Row], int], views: int, row: Row) -> int:
-    """All the other views where a rule asks for any more: batches take too long for a third round."""
+    """Ask all remaining views in the second round: batches take too long for a third."""
     return views if more(row) else 0

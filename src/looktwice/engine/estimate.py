@@ -16,39 +16,39 @@ from looktwice.images import Image
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimate of what a run would ask, without retries and canaries; identical queries count once."""
+    """An estimate of a run's queries, without retries and canaries; identical queries count once."""
 
     pictures: int
     unreadable: int
-    """Pictures that would not be scored, because they cannot be read."""
+    """Pictures that cannot be read."""
     questions: int
     hits: int
-    """Questions whose answers the ledger has."""
+    """Queries with a stored answer."""
     queries: int
-    """Questions that would be sent."""
+    """Queries that would be sent."""
     micros: int
-    """Their cost in millionths of the currency: exact for a price a query, estimated for prices by the token."""
+    """Their cost in millionths of the currency: exact for a price per query, estimated for prices by the token."""
     seconds: float | None
-    """Seconds that takes at the allowed rate; None where nothing limits the rate."""
+    """The duration in seconds at the allowed rate; None without a rate limit."""
     unfamiliar: int = 0
-    """Pictures of another kind than the profile's, as far as it can tell."""
+    """Unfamiliar pictures, as far as the profile can tell."""
     width: int = 0
     height: int = 0
-    """Of the largest picture, as its views are drawn."""
+    """The size of the largest picture, after scaling."""
     question_bytes: int | None = None
-    """The bytes of a query about it as sent to the classifier; None where they are not known."""
+    """The size of a query about it in bytes; None if unknown."""
     input_tokens: int = 0
     output_tokens: int = 0
-    """Their estimated tokens, where they are billed by the token."""
+    """Their estimated tokens, if billed by the token."""
     most_micros: int = 0
-    """What they can cost at the most, which a budget must cover while they are in flight."""
+    """Their maximum cost, which a budget must cover while they are in flight."""
     remaining: int | None = None
-    """Queries that the budget still covers, at a typical price; None where nothing limits them."""
+    """Queries that the budget still covers, at a typical price; None without a limit."""
     classifiers: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Questions, hits, queries, money and tokens of each classifier by its name, where there are several."""
+    """Stored answers, queries, money and tokens by classifier, if there are several."""
 
     def __add__(self, other: Estimate) -> Estimate:
-        """The estimate for the pictures of both, one after the other; the largest picture is the larger of the two."""
+        """Combine the estimates of two sets of pictures."""
         limited = [each.seconds for each in (self, other) if each.seconds is not None]
         largest = max(self, other, key=lambda each: each.width * each.height)
         return Estimate(
@@ -75,7 +75,7 @@ class Estimate:
 
 
 def estimate(run: Run, opened: Iterable[OpenPicture | Unscored], remaining: int | None) -> Estimate:
-    """The sum over pictures whose queries were looked up in the ledger."""
+    """Sum over pictures whose queries were looked up in the ledger."""
     counts, seen = Counter[str](), set[bytes]()
     asked: dict[str, Counter[str]] = {channel.name: Counter() for channel in run.channels}
     largest: Image | None = None
@@ -114,7 +114,7 @@ def estimate(run: Run, opened: Iterable[OpenPicture | Unscored], remaining: int 
 
 
 def _bytes(channel: Channel, image: Image) -> int | None:
-    """Of a query about this picture as it is sent; None where the classifier does not take it."""
+    """The size of a query about this picture; None if the classifier does not accept it."""
     try:
         return size_in_bytes(channel.classifier.prepare(image.pixels))
     except ImageError:

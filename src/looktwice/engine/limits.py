@@ -1,4 +1,4 @@
-"""How hard a classifier is asked: calls at a time, which adapt to refusals, and how failed calls are retried."""
+"""Concurrency, which adapts to refusals, and retries of failed calls."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from looktwice.classifiers import Answer, AnyClassifier
 from looktwice.errors import ClassifierError, PermanentError, TransientError
 
 PRESSURE = (429, 503)
-"""Statuses that ask for fewer calls at a time."""
+"""HTTP statuses that ask for less concurrency."""
 INTERNAL = 500
 
 WINDOW = 20
-"""Replies by which the share of refusals is judged."""
+"""The window of replies over which the share of refusals is measured."""
 TOLERATED = 0.08
-"""The share of refusals below which nothing changes."""
+"""The share of refusals below which concurrency is unchanged."""
 PAUSING = 0.75
-"""The share of refusals above which all calls wait as long as the server asks for."""
+"""The share of refusals above which all calls wait for Retry-After."""
 DECREASE = 0.5
-"""By which calls at a time shrink after a window with many refusals (multiplicative decrease)."""
+"""The factor of concurrency after a window with many refusals (multiplicative decrease)."""
 IN_VAIN = 5
-"""Windows in a row with many refusals after which fewer calls are seen not to help, and all are made again."""
+"""Consecutive windows with many refusals after which full concurrency is restored, since reducing it did not help."""
 
 
 @dataclass(frozen=True)
@@ -35,33 +35,33 @@ class Polling:
 
     soonest: float = 5.0
     latest: float = 120.0
-    """Between two polls of a batch: at first, and at most."""
+    """Between polls of a batch: at first, and at most."""
     grace: float = 60.0
     """After a crash: how long a batch that was about to be sent may take to show up at the vendor."""
     tries: int = 4
-    """How often a query is sent that expired or failed in a transient way."""
+    """The most attempts of a query that expired or failed transiently."""
     faults: int = 20
-    """How often in a row polling a batch may fail."""
+    """The most consecutive failures of polling a batch."""
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often and how patiently failed calls are retried, and when a run gives up; changes no answer."""
+    """Limits on retries of failed calls, and when a run gives up; no effect on answers."""
 
     attempts: int = 6
-    """How often one query is sent, at the most."""
+    """The most attempts of one query."""
     few: int = 3
-    """The same after a failure that is seldom transient: an internal error, or an answer that cannot be read."""
+    """The most attempts after a failure that is rarely transient: an internal error, or an unreadable answer."""
     backoff: float = 0.5
-    """Seconds before the second attempt; each further one waits up to twice as long."""
+    """Seconds before the second attempt; doubled for each further one."""
     refusals: int = 30
-    """How often one query is refused because there are too many, at the most; these are not among its attempts."""
+    """The most rate-limit refusals of one query, which do not count as attempts."""
     longest: float = 60.0
-    """Seconds of the longest wait before another attempt, where the server does not ask for one."""
+    """The longest wait before another attempt, in seconds, unless the server asks for one."""
     longest_wait: float = 900.0
-    """Seconds of the longest wait that a server may ask for; the run stops where it asks for more."""
+    """The longest wait that a server may ask for, in seconds; the run stops if it asks for more."""
     breaker: int = 50
-    """Failed attempts in a row after which the run stops; three for each call at a time, if that is more."""
+    """Consecutive failed attempts after which the run stops, or three times the concurrency if that is more."""
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Tries:
     refusals: int = 0
 
     def wait(self, error: ClassifierError) -> float | None:
-        """Seconds before the next attempt; None if there is none."""
+        """Record a failure; returns the seconds before the next attempt, None if there is none."""
         if not isinstance(error, TransientError):
             return None
         self.attempts += 1
@@ -88,31 +88,31 @@ class Tries:
 
 
 class Concurrency:
-    """Calls at a time: fewer while many are refused, and all where that does not help (AIMD).
+    """Adaptive concurrency (AIMD): reduced while many calls are refused, restored if that does not help.
 
-    A call that got no reply counts as refused, since a server may be too busy to say so.
+    A call without a reply counts as refused, since the server may be overloaded.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.size = float(most)
         self.pause_until = float("-inf")
-        """When calls may be made again, by the monotonic clock."""
+        """The end of the current pause, by the monotonic clock."""
         self._replies: list[bool] = []
         self._in_vain = 0
 
     @property
     def limit(self) -> int:
-        """Calls at a time, now."""
+        """The current concurrency."""
         return 0 if time.monotonic() < self.pause_until else max(1, int(self.size))
 
     def answered(self) -> None:
-        """A reply came that is not a refusal."""
+        """Record a reply that is not a refusal."""
         self.size = min(self.most, self.size + 1 / self.size)
         self._note(refused=False)
 
     def refused(self, retry_after: float) -> None:
-        """The server refused a call, or gave no reply, and asked to wait so many seconds before the next."""
+        """Record a refusal, or no reply, and the wait in seconds that the server asked for."""
         self._note(refused=True)
         if retry_after and len(self._replies) >= min(WINDOW, 2 * self.most) and self._share() > PAUSING:
             self.pause_until = time.monotonic() + retry_after
@@ -136,9 +136,9 @@ class Concurrency:
 
 
 class Permits:
-    """A limit that may change on how many do something at a time, first come first served.
+    """A semaphore with an adjustable limit, first come, first served.
 
-    A task that waits for its turn must not be cancelled.
+    A waiting task must not be cancelled.
     """
 
     def __init__(self, limit: Callable[[], int]) -> None:
@@ -163,7 +163,7 @@ class Permits:
 
 
 class Answered(NamedTuple):
-    """The answers of a call, and how many seconds it took."""
+    """The answers of a call, and its duration in seconds."""
 
     answers: Sequence[Answer]
     latency: float
@@ -171,36 +171,36 @@ class Answered(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Waiting:
-    """Queries of one sender that are ready to go out in one call."""
+    """Queries of one sender that are ready for a call."""
 
     prepared: Sequence[object]
     may_send: Callable[[], bool]
     turn: asyncio.Future[list[_Waiting] | Answered | None]
-    """Their answers, or everything that goes out in the call that this sender is to make."""
+    """Resolves to their answers, or to the content of the call that this sender has to make."""
 
 
 class Calls:
-    """Makes calls to one classifier out of whatever queries are ready, as many at a time as it takes.
+    """Combines ready queries into calls to one classifier, up to its batch size.
 
-    The first of the senders whose queries share a call makes it; a task that sends must not be cancelled.
+    The first sender in a call makes it; a sending task must not be cancelled.
     """
 
     def __init__(self, classifier: AnyClassifier, concurrency: Concurrency, batch: int, longest_wait: float) -> None:
         self._classifier, self._batch, self._longest_wait = classifier, batch, longest_wait
         self.concurrency = concurrency
         self.failures = 0
-        """Calls in a row that failed."""
+        """Consecutive failed calls."""
         self.busy = 0
         """Calls in flight."""
         self.seconds = 0.0
-        """How long a call takes, about."""
+        """The typical duration of a call."""
         self._ready: deque[_Waiting] = deque()
         self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
 
     async def send(self, prepared: Sequence[object], may_send: Callable[[], bool]) -> Answered | None:
-        """The answers to a few queries, at most a batch, which go out in one call; with others if they fit in it.
+        """Send a few queries, at most a batch, in one call, together with others that fit in it.
 
-        None if `may_send` said no when their turn came. Raises the error of the call.
+        Returns None if `may_send` was false at that time. Raises the error of the call.
         """
         loop = asyncio.get_running_loop()
         waiting = _Waiting(prepared, may_send, loop.create_future())
@@ -211,7 +211,7 @@ class Calls:
         return await self._call(turn) if isinstance(turn, list) else turn
 
     def _start(self) -> None:
-        """Begin as many calls as may be made now; look again when a pause is over."""
+        """Start as many calls as allowed; try again after a pause."""
         self._timer = None
         while self._ready and self.busy < self.concurrency.limit and (not self.busy or self._fills_a_call()):
             if call := self._next_call():
@@ -222,7 +222,7 @@ class Calls:
             self._timer = asyncio.get_running_loop().call_later(pause, self._start)
 
     def _fills_a_call(self) -> bool:
-        """Whether a whole batch is ready: while a call is in flight, a smaller one would gain nothing by going now."""
+        """Whether a full batch is ready: while a call is in flight, sending a smaller one gains nothing."""
         size = 0
         for waiting in self._ready:
             size += len(waiting.prepared)
@@ -231,7 +231,7 @@ class Calls:
         return False
 
     def _next_call(self) -> list[_Waiting]:
-        """As much of what is ready as fits in one call."""
+        """Take ready queries for one call."""
         call: list[_Waiting] = []
         size = 0
         while self._ready and size + len(self._ready[0].prepared) <= self._batch:
@@ -244,7 +244,7 @@ class Calls:
         return call
 
     def wake(self) -> None:
-        """Look at what is ready now: queries that may no longer be sent are given back."""
+        """Drop ready queries that may no longer be sent."""
         ready, self._ready = self._ready, deque()
         for waiting in ready:
             if waiting.may_send():
@@ -256,7 +256,7 @@ class Calls:
         self._start()
 
     async def _call(self, call: list[_Waiting]) -> Answered:
-        """Make a call for everybody in it; the answers of the first of them."""
+        """Make a call for all senders in it; returns the answers of the first."""
         own, *others = call
         started = time.perf_counter()
         try:
@@ -285,7 +285,7 @@ class Calls:
         return Answered(answers[: len(own.prepared)], latency)
 
     def _failed(self, error: BaseException) -> None:
-        """A call failed; one that was sent before a pause began says nothing new."""
+        """Record a failed call, unless it was sent before the current pause."""
         if not isinstance(error, TransientError) or time.monotonic() < self.concurrency.pause_until:
             return
         self.failures += 1

@@ -1,4 +1,4 @@
-"""A picture and the queries about it: what is asked of which classifier, and the votes that come of it."""
+"""A picture and its queries: which classifier is asked what, and the resulting votes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from looktwice.images import Floats, Image, Picture, WorkingSize, descriptor
 from looktwice.views import LONGEST, Again, Panel, Question, View, classifier_of, drawn, renderer
 
 Spent = dict[str, Failure]
-"""By the name of a classifier: that its budget does not cover another query."""
+"""By classifier: its budget does not cover another query."""
 
 
 class Slot(NamedTuple):
-    """What is asked about every picture in one place: a view, as one classifier sees it."""
+    """One source of a panel: a view and a classifier."""
 
     place: int
     channel: Channel
@@ -30,7 +30,7 @@ class Slot(NamedTuple):
     seed: int
     index: int  # type: ignore[assignment]
     source: str
-    """The view as the panel has it, such as `gpt@mirror`."""
+    """The name in the panel, such as `gpt@mirror`."""
 
 
 @dataclass(eq=False)
@@ -42,7 +42,7 @@ class Run:
     screen: Screen
     on_answer: OnAnswer | None
     spent: Spent = field(default_factory=dict)
-    """Of pictures that were handed over."""
+    """The number of pictures returned."""
 
     @classmethod
     def of(
@@ -53,7 +53,7 @@ class Run:
         screen: Screen,
         on_answer: OnAnswer | None,
     ) -> Run:
-        """The run that asks this panel of these classifiers; a ViewError where one of them cannot be asked so."""
+        """Create a run of this panel; raises a ViewError if a classifier does not support a view."""
         first = panel.first or next(iter(channels))
         slots = [(Again(), 0), *panel.slots]
         names = [classifier_of(view) or first for view, _ in slots]
@@ -72,51 +72,51 @@ class Run:
 
     @cached_property
     def channels(self) -> list[Channel]:
-        """The classifiers that are asked, each once."""
+        """The distinct classifiers that are asked."""
         return list({slot.channel.name: slot.channel for slot in self.slots}.values())
 
     @property
     def asked_first(self) -> int:
-        """Queries of the first round about a picture."""
+        """The number of first-round queries per picture."""
         return min(1 + self.rounds.first, len(self.slots)) if self.rounds else len(self.slots)
 
     def closed(self, channel: Channel) -> Failure | None:
-        """Why a classifier can no longer be asked, if that is so."""
+        """Why a classifier can no longer be asked; None if it can."""
         return channel.runner.halt or self.spent.get(channel.name)
 
     def halted(self) -> Failure | None:
-        """Why every classifier was stopped or has failed for good, if that is so."""
+        """Why every classifier was stopped or has failed permanently; None if one is left."""
         reasons = [channel.runner.halt for channel in self.channels]
         return reasons[0] if all(reasons) else None
 
     def ended(self) -> Failure | None:
-        """Why no classifier can be asked any more, if that is so."""
+        """Why no classifier can be asked any more; None if one can."""
         reasons = [self.closed(channel) for channel in self.channels]
         return reasons[0] if all(reasons) else None
 
     def fatal(self) -> Exception | None:
-        """The error of the run, once every classifier has failed permanently."""
+        """The error of the run, once every classifier has failed permanently; None before."""
         errors = [channel.runner.fatal for channel in self.channels]
         return errors[0] if all(errors) else None
 
 
 @dataclass(eq=False, slots=True)
 class OpenPicture:
-    """A picture and the queries about it so far: the base query first, then those of the panel."""
+    """A picture and its queries so far: the base query first, then those of the panel."""
 
     picture: Picture
     run: Run
     image: Image
-    """As the first classifier sees it."""
+    """The image prepared for the first classifier."""
     descriptor: Floats | None
     thumbnail: bytes
     queries: list[Query] = field(default_factory=list)
     images: dict[WorkingSize, Image] = field(default_factory=dict)
 
     def add(self, wanted: int, prepares: bool = True) -> list[Query]:
-        """The next queries, as many as wanted: looked up in the ledger, and prepared as far as it has no answer.
+        """The next `count` queries, with stored answers, or prepared.
 
-        Those whose classifier can no longer be asked come beside them, with the reason in place of an answer.
+        Queries whose classifier can no longer be asked are added with the reason instead of an answer.
         """
         start = len(self.queries)
         while wanted > 0 and (slots := self.run.slots[len(self.queries) :][:wanted]):
@@ -132,7 +132,7 @@ class OpenPicture:
         return self.queries[start:]
 
     def prepare(self, queries: Sequence[Query]) -> None:
-        """Prepare queries to one classifier that have no answer."""
+        """Prepare unanswered queries to one classifier."""
         if asked := [query for query in queries if query.answer is None]:
             channel = asked[0].channel
             channel.prepare(self.images[channel.settings.limits.working_size], asked)
@@ -170,7 +170,7 @@ class OpenPicture:
                 query.channel.keep_canary(query, self.images[query.channel.settings.limits.working_size])
 
     def next_queries(self, rounds: Rounds) -> list[Query]:
-        """The queries that the rounds say; none where one has failed and there is no other classifier.
+        """The queries of the next round; none if one failed and there is no other classifier.
 
         As long as no classifier has answered, the next one is asked.
         """
@@ -179,14 +179,14 @@ class OpenPicture:
         return self.add(rounds.more(row) if {row.base, *row.views} != {None} else 1)
 
     def lists(self) -> tuple[RankedList, ...]:
-        """The ranked list or the tags of each query; nothing where no answer has any."""
+        """The ranked list or the tags of each query; empty if no answer has any."""
         ranked = [_listed(query) for query in self.queries]
         return tuple(ranked) if any(ranked) else ()
 
     def row(self, so_far: bool = False) -> Row | Unscored:
-        """What was answered, in all places of the panel or in those asked so far; or why there is no label.
+        """Collect the answers of the whole panel, or of the queries so far; or why there is no label.
 
-        With several classifiers an answer that there is not is a missing vote, as long as there is any other.
+        With several classifiers a missing answer is a missing vote, as long as there is another answer.
         """
         several, ended = len(self.run.channels) > 1, self.run.ended()
         labels = [query.label for query in self.queries]
@@ -214,7 +214,7 @@ class OpenPicture:
 
 
 def open_picture(picture: Picture, run: Run) -> OpenPicture | Unscored:
-    """A picture without queries yet, or why nothing is asked about it."""
+    """Open a picture, or return why nothing is asked about it."""
     size, screen = run.slots[0].channel.settings.limits.working_size, run.screen
     try:
         image = _opened(picture, size)
@@ -239,7 +239,7 @@ def _opened(picture: Picture, size: WorkingSize) -> Image:
 
 
 def _listed(query: Query) -> RankedList:
-    """The ranked list or the tags of an answer; of those tags alone where scores are no evidence."""
+    """The ranked list or the tags of an answer; without scores if these are ignored."""
     channel, answer = query.channel, query.answer
     ignored = channel.settings.scores == "ignore"
     if not isinstance(answer, Answer) or (ignored and channel.kind == "label"):
@@ -260,7 +260,7 @@ def _why(query: Query) -> Failure:
 def _text(view: View, seed: int, index: int, form: str) -> tuple[str, bytes]:
     """The text of a view, and the part of the key that distinguishes queries about the same picture.
 
-    `form` is how the picture was scaled and is sent, where it is not as it came and as the fingerprint says.
+    `form` describes scaling and encoding, if they differ from the original and the fingerprint.
     """
     rendered = renderer([view])
     return str(view), joined(str(view), str(seed), str(index), f"{rendered} {form}" if form else rendered)

@@ -1,4 +1,4 @@
-"""A query and what callers of the engine give and get: answers as they come, why there is none, rounds, progress."""
+"""Queries, answers, failures, rounds and progress: the values exchanged with callers of the engine."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Cause(StrEnum):
     UNREADABLE = "unreadable"
     """The file is not a picture that can be decoded."""
     UNFIT = "unfit"
-    """The classifier cannot take a picture like this."""
+    """The classifier does not accept this picture."""
     UNFAMILIAR = "unfamiliar"
-    """It is not the kind of picture that the profile was made from, and such pictures are refused."""
+    """It is unfamiliar, and unfamiliar pictures are refused."""
     BUDGET = "budget"
     """The budget does not cover the query."""
     STOPPED = "stopped"
@@ -42,7 +42,7 @@ class Cause(StrEnum):
 
     @property
     def code(self) -> str:
-        """The `error.code` where nothing more is known."""
+        """The `error.code` if nothing more specific is known."""
         return _CODES.get(self, self.replace(" ", "-"))
 
 
@@ -62,7 +62,7 @@ class Failure:
     message: str
     """A message for people."""
     error: Exception | None = field(default=None, compare=False)
-    """What was raised, where something was."""
+    """The exception, if any."""
 
     @property
     def code(self) -> str:
@@ -101,9 +101,9 @@ class Progress:
     pictures: int = 0
     unscored: int = 0
     hits: int = 0
-    """Answers that the ledger already had."""
+    """Answers from the ledger."""
     sent: int = 0
-    """Attempts that may have been billed."""
+    """The number of attempts that may have been billed."""
     answered: int = 0
     retries: int = 0
     micros: int = 0
@@ -111,7 +111,7 @@ class Progress:
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
-    """Those of the input that were read from a cache."""
+    """Input tokens that were read from a cache."""
 
     def __add__(self, other: Progress) -> Progress:
         return Progress(*map(add, astuple(self), astuple(other)))
@@ -121,7 +121,7 @@ class Progress:
 
 
 class Bought(NamedTuple):
-    """An answer, and what it cost in picos when it was bought, with the attempts that were billed before it came."""
+    """An answer, and its price in picos, including earlier attempts that were billed."""
 
     answer: Answer
     picos: int
@@ -129,39 +129,39 @@ class Bought(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Query:
-    """One question to a classifier, and its answer or failure once it has one."""
+    """A query to a classifier, with its answer or failure once known."""
 
     entry: Entry
     channel: Channel
     name: str = ""
-    """The picture that it is about."""
+    """The digest of the picture."""
     source: str = ""
-    """The view and, where it is not the first, the classifier: `mirror`, `gpt@mirror`."""
+    """The view, with the classifier unless it is the first: `mirror`, `gpt@mirror`."""
     place: int = 0
-    """0 for the picture itself, 1 … for the views of the panel."""
+    """0 for the base query, 1 … for the views of the panel."""
     question: Question | None = None
-    """What is shown; None where it was prepared beforehand."""
+    """The image to render; None if it was prepared beforehand."""
     prepared: object = None
     quote: Quote | None = None
-    """What it costs, once it is prepared."""
+    """The price, once it is prepared."""
     answer: Answer | Failure | None = None
     picos: int = 0
-    """What the answer cost when it was bought."""
+    """The price paid for the answer."""
     stored_at: float | None = None
-    """When the answer was stored, where the ledger had it."""
+    """When the answer was stored, if it came from the ledger."""
     retried: bool = True
-    """Whether it is sent again if it fails in a transient way."""
+    """Whether transient failures are retried."""
     waiting: int = 0
-    """How many wait for the answer; a query that nobody waits for is not sent."""
+    """The number of waiting tasks; a query without any is not sent."""
 
     def take(self, result: Bought | Failure) -> None:
-        """Keep what came of it."""
+        """Set the result."""
         self.answer, self.picos = result if isinstance(result, Bought) else (result, 0)
         self.prepared = None
 
     @property
     def label(self) -> str | None:
-        """The label that the answer means, or all its tags as one text (perhaps empty); None where there is none."""
+        """The renamed label, or all tags as one string (possibly empty); None if there is none."""
         names = self.channel.names
         if not isinstance(self.answer, Answer):
             return None
@@ -174,27 +174,27 @@ class AnswerEvent(NamedTuple):
     """One answer, as it arrives."""
 
     name: str
-    """The picture that was asked about."""
+    """The name of the picture."""
     place: int
-    """0 for the picture itself, 1 … for the views of the panel."""
+    """0 for the base query, 1 … for the views of the panel."""
     view: str
-    """What was shown: `again` is the picture as it is; of another classifier than the first `gpt@mirror`."""
+    """The view; `again` is the unchanged picture; `gpt@mirror` for other classifiers than the first."""
     label: str | None
-    """None where no label could be read, or nothing was answered."""
+    """The label; None if there was no readable label or no answer."""
     classifier: str = ""
     """The name of the classifier that was asked."""
 
 
 OnAnswer = Callable[[AnswerEvent], None]
 Scores = Literal["use", "ignore"]
-"""Whether scores and ranked lists of answers are evidence."""
+"""Whether scores and ranked lists are used."""
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """Views asked a few at a time: `first` with the picture itself, then as many as `more` says, 0 for enough.
+    """Views asked in rounds: `first` with the base query, then as many as `more` returns, 0 to stop.
 
-    With several classifiers a view whose classifier can no longer be asked is passed over, and the next one is asked.
+    With several classifiers, views whose classifier can no longer be asked are skipped.
     """
 
     first: int
@@ -204,19 +204,19 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Screen:
-    """Statistics of a picture's pixels, computed before any query."""
+    """Descriptors of a picture's pixels, computed before any query."""
 
     descriptors: bool = False
     """Whether to describe each picture."""
     thumbnails: bool = False
-    """Whether to make the thumbnail by which near-duplicates are found."""
+    """Whether to make a thumbnail for finding near-duplicates."""
     why: Callable[[Floats], str | None] | None = None
-    """Why a picture with this descriptor is of another kind, for people; None where it is not."""
+    """Why a picture with this descriptor is unfamiliar, as a sentence; None if it is familiar."""
     refuse: bool = False
-    """Whether nothing is asked about pictures of another kind."""
+    """Whether unfamiliar pictures are refused without queries."""
 
     def unfamiliar(self, described: Floats | None) -> str | None:
-        """Why a picture is of another kind, as far as that is known."""
+        """Why a picture is unfamiliar; None if it is familiar or unknown."""
         return self.why(described) if self.why and described is not None else None
 
 
@@ -224,7 +224,7 @@ NO_SCREEN = Screen()
 
 
 def check_words(classifier: AnyClassifier, views: Iterable[View]) -> None:
-    """Refuse views that change the words of a query where the classifier cannot be asked so; nothing is asked."""
+    """Raise a ViewError if views change the wording but the classifier takes no prompt."""
     for view in views:
         phrasing = view.phrased(AS_DESCRIBED, "")
         if phrasing is AS_DESCRIBED:
@@ -238,7 +238,7 @@ def check_words(classifier: AnyClassifier, views: Iterable[View]) -> None:
 
 
 def askable(classifier: AnyClassifier, views: Iterable[View]) -> tuple[View, ...]:
-    """Those of the views that a classifier which takes a prompt can be asked; none for another classifier."""
+    """The views that change the wording, if the classifier takes a prompt; otherwise none."""
     possible: list[View] = []
     for view in views if isinstance(classifier, Prompted) else ():
         with suppress(PermanentError):

@@ -1,7 +1,7 @@
 """One query, from its claim to its answer: `Runner._ask` is read from top to bottom.
 
-Every attempt is a claim of its own, committed before it is sent and settled before its answer is used. Nothing is
-claimed while a retry sleeps. A classifier that is free is asked without claims.
+Every attempt is a separate claim, committed before it is sent and settled before its answer is used. Nothing is claimed
+while a retry waits. Free classifiers are asked without claims.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from looktwice.engine.query import Bought, Cause, Failure, Progress, Query, Scor
 from looktwice.errors import ClassifierError, LedgerError, QuotaError, TransientError
 
 SOONEST, LATEST = 0.05, 1.0
-"""Seconds until a query that cannot be claimed yet is tried again: at first, and at most."""
+"""Seconds until a query that cannot be claimed yet is retried: at first, and at most."""
 MOST_AHEAD = 0.5
-"""The share of the calls at a time that may be claimed beyond them, so that no call waits for a commit."""
+"""The largest share of extra claims beyond the concurrency, so that no call waits for a commit."""
 
 IN_A_BATCH = Failure(
     Cause.STOPPED, "the query is in a batch whose results are not here; run with --batch to fetch them"
@@ -36,24 +36,24 @@ ABANDONED = Failure(Cause.STOPPED, "nobody waits for the query any more")
 
 
 FREE = Claim(Entry(b"", "", "", 0, 0), 0, 0, 0, 0.0)
-"""Stands for the claim of a query that costs nothing and is not kept."""
+"""The claim of a query that is free and not stored."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How one classifier is asked; of these only the seed and the working size change an answer."""
+    """Settings for one classifier; only the seed and the working size affect answers."""
 
     limits: Limits
     seed: int = 0
     scores: Scores = "use"
     label_check: int = 0
-    """Pictures whose labels are compared with their truths before the others are asked about."""
+    """The number of pictures whose labels are compared with their truths before all others are asked."""
     canaries: int = 0
     budgets: tuple[Budget, ...] = ()
-    """Its own, and that of all classifiers of the model together."""
+    """Its own budget, and the common one of the model."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     description: str = ""
-    """The classifier as the ledger names it for people."""
+    """The description of the classifier in the ledger."""
 
 
 class Runner:
@@ -70,29 +70,29 @@ class Runner:
         """The price of a query about a picture of unknown size."""
         self.progress = Progress()
         self._holds = False
-        """Whether budgets of so many more were resolved."""
+        """Whether relative budgets were resolved."""
         self.calls = Calls(classifier, Concurrency(limits.concurrency), limits.batch, settings.retry.longest_wait)
         self.halt: Failure | None = None
-        """Why nothing more is sent, once that is so."""
+        """Why nothing more is sent; None while running."""
         self.fatal: Exception | None = None
-        """What a run raises once it is halted for good."""
+        """The error that the run raises once it is halted."""
         self._stopping = asyncio.Event()
         self._permits = Permits(self._most_claims)
         self._commit_seconds = 0.0
         self._asking: dict[bytes, tuple[Query, asyncio.Task[Bought | Failure]]] = {}
         self._available_at: datetime | None = None
-        """When the classifier can be asked again, according to itself."""
+        """When the classifier accepts queries again, by its Retry-After."""
         self._rounding = 0
-        """By how much the bills of this run were rounded up, in picos."""
+        """The total rounding of this run's bills, in picos."""
 
     @property
     def account(self) -> Account:
-        """On whose behalf queries are claimed."""
+        """The account of claims."""
         settings = self.settings
         return Account(self.classifier.fingerprint, settings.budgets, settings.limits.per_second, settings.description)
 
     async def hold_budgets(self) -> None:
-        """Resolve budgets of so many more once for a command: one that was interrupted continues with the same."""
+        """Resolve relative budgets once per command; an interrupted command continues with the same."""
         stated = self.settings.budgets
         if self.ledger and not self._holds and any(budget.scope for budget in stated):
             held = await self.ledger.change(
@@ -102,7 +102,7 @@ class Runner:
             self._holds = True
 
     async def release_budgets(self) -> None:
-        """The command has come to its end; the next one resolves its budgets anew."""
+        """End the command; the next one resolves its budgets anew."""
         if self.ledger and self._holds:
             for budget in self.settings.budgets:
                 await self.ledger.change(partial(Transaction.forget_budget, scope=budget.scope))
@@ -110,9 +110,9 @@ class Runner:
     # Asking ----------------------------------------------------------------------------------------------------------
 
     def start(self, query: Query) -> asyncio.Task[Bought | Failure]:
-        """The task that gets the answer to a query; an identical query that is being asked has the same.
+        """Start a task that gets the answer to a query; identical queries in progress share it.
 
-        It goes on if whoever waits for it is cancelled: call `leave` then, so that it is not sent any more.
+        It continues if the waiting caller is cancelled: call `leave` then, so that it is not sent.
         """
         key = query.entry.key
         if key not in self._asking or self._asking[key][1].done():
@@ -124,7 +124,7 @@ class Runner:
         return task
 
     async def ask_free(self, queries: Sequence[Query]) -> None:
-        """Answer queries that cost nothing and are not kept, as many in a call as fit; those that fail are retried."""
+        """Answer free queries without storing them, in full calls; failures are retried."""
         size = self.settings.limits.batch
         groups = [queries[start : start + size] for start in range(0, len(queries), size)]
         calls = [asyncio.create_task(self._call_free([query.prepared for query in group])) for group in groups]
@@ -157,14 +157,14 @@ class Runner:
             del self._asking[key]
 
     def leave(self, query: Query) -> None:
-        """Wait no longer for an answer that was started; it is kept when it comes."""
+        """Stop waiting for an answer; it is stored when it arrives."""
         if asked := self._asking.get(query.entry.key):
             asked[0].waiting -= 1
             if not asked[0].waiting:
                 self.calls.wake()
 
     async def _ask(self, query: Query) -> Bought | Failure:
-        """The answer to one query and what it cost, or why there is none."""
+        """Get the answer to one query and its cost, or why there is none."""
         tries, wait, waited_since = Tries(self.settings.retry), SOONEST, time.monotonic()
         while not (ended := self._ended(query)):
             async with self._permits:
@@ -196,9 +196,9 @@ class Runner:
         return self.halt or (None if query.waiting else ABANDONED)
 
     async def _claim(self, query: Query) -> Claim | Wait | Bought | Failure:
-        """The right to send a query, its answer, or why it cannot be sent.
+        """Claim a query: returns the claim, its stored answer, or why it cannot be sent.
 
-        Where the budget does not cover it, open claims may still give something back: it waits for them.
+        If the budget does not cover it, wait for open claims, which may still return money.
         """
         if self.ledger is None:
             return FREE
@@ -224,7 +224,7 @@ class Runner:
                     return granted
 
     async def _send(self, query: Query, claim: Claim) -> Answered | ClassifierError | None:
-        """The reply to a claim, once it may be sent; None if it was not sent."""
+        """Send a claim when it is due; returns the reply, or None if it was not sent."""
 
         def may_send() -> bool:
             return not self._ended(query) and (self.ledger is None or self.ledger.is_current(claim))
@@ -250,7 +250,7 @@ class Runner:
         return sent
 
     def _settle(self, query: Query, claim: Claim, reply: Answered | ClassifierError | None) -> asyncio.Future[None]:
-        """Queue how a claim ended; what was not sent or is not billed is given back."""
+        """Queue the settlement of a claim; unsent or unbilled queries are given back."""
         key = claim.entry.key
         if isinstance(reply, Answered):
             (answer,) = reply.answers
@@ -267,7 +267,7 @@ class Runner:
         return done
 
     def _after_failure(self, error: ClassifierError, tries: Tries) -> float | None:
-        """Seconds until the next attempt; None if there is none, and where the run must end it is halted."""
+        """The seconds until the next attempt, None if there is none; halts the run if it cannot go on."""
         policy = self.settings.retry
         if not isinstance(error, TransientError):
             self.end(error)
@@ -288,7 +288,7 @@ class Runner:
     # What the ledger knows -------------------------------------------------------------------------------------------
 
     def read_stored(self, query: Query, stored: Stored) -> Answer | Failure:
-        """A stored answer; one that was read in another way is read again from its reply, which costs nothing."""
+        """Load a stored answer; if the reading changed, it is read again from the stored reply, without a query."""
         if stored.reading == self.reading or not isinstance(self.classifier, Rereadable):
             return stored.answer
         reply = self.ledger.reply(query.entry.key) if self.ledger else None
@@ -303,23 +303,23 @@ class Runner:
             return Failure(Cause.CLASSIFIER, str(error), error)
 
     def remaining(self) -> int | None:
-        """How many more queries the budget covers; None if nothing limits them."""
+        """The number of further queries that the budget covers; None without a limit."""
         price = self.typical.most * MICRO
         return min((budget.remaining(spend, price) for budget, spend in self._spends() if budget.is_limited()),
                    default=None)  # fmt: skip
 
     def money_left(self) -> int | None:
-        """How much more money the budget has, in millionths; None if nothing limits it."""
+        """The remaining money, in millionths; None without a limit."""
         left = (budget.money_left(spend) for budget, spend in self._spends())
         return min((each for each in left if each is not None), default=None)
 
     def _spends(self) -> list[tuple[Budget, Spend]]:
-        """Each budget, and what was spent of it."""
+        """Each budget with its spend."""
         own = (self.classifier.fingerprint,)
         return [(each, self.ledger.spend(*(each.group or own))) for each in self.settings.budgets if self.ledger]
 
     def unavailable(self) -> str | None:
-        """Why nothing can be asked now, for people; None if a query would be sent."""
+        """Why nothing can be asked now, as a sentence; None if a query would be sent."""
         if self.halt:
             return self.halt.message
         if self._available_at and datetime.now(UTC) < self._available_at:
@@ -346,18 +346,18 @@ class Runner:
         return self._stopping.is_set()
 
     def stop(self, halt: Failure) -> None:
-        """Send nothing more; what is in flight is waited for."""
+        """Send nothing more; queries in flight are awaited."""
         self.halt = self.halt or halt
         self._stopping.set()
         self.calls.wake()
 
     def end(self, error: Exception, cause: Cause = Cause.CLASSIFIER) -> None:
-        """Stop for good: the run raises this when what is in flight has come."""
+        """Stop for good; the run raises this error after the queries in flight."""
         self.fatal = self.fatal or error
         self.stop(Failure(cause, str(error), error))
 
     def resume(self) -> None:
-        """Send again, now that what stopped it has passed."""
+        """Undo `stop`."""
         self._stopping.clear()
         self.halt = self.fatal = None
         self.calls.failures = 0
@@ -372,7 +372,7 @@ class Runner:
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
     def _end_until(self, error: TransientError, seconds: float) -> None:
-        """End where the classifier asks for a longer wait than allowed, and say when it can be asked again."""
+        """Halt the run if the classifier asks for a longer wait than allowed, with the time of its end."""
         self._available_at = datetime.now(UTC) + timedelta(seconds=seconds)
         self.end(
             QuotaError(
@@ -388,7 +388,7 @@ class Runner:
     # Counting --------------------------------------------------------------------------------------------------------
 
     def _most_claims(self) -> int:
-        """Open claims at a time: the calls, and a few ahead by as much as a commit takes of a call."""
+        """The number of open claims: the concurrency, and a few ahead in proportion to the duration of a commit."""
         calls = max(1, int(self.calls.concurrency.size)) * self.settings.limits.batch
         ahead = min(MOST_AHEAD, 2 * self._commit_seconds / max(self.calls.seconds, 1e-4)) if self.ledger else 1.0
         return calls + int(calls * ahead)
@@ -398,7 +398,7 @@ class Runner:
         self.progress.micros += micros
 
     def count_bill(self, bill: Bill | None, counted: int) -> None:
-        """Replace what was counted when the query was sent by its bill."""
+        """Replace the reserve of a query by its bill."""
         if bill:
             micros = -(-(bill.picos - self._rounding) // MICRO)
             self._rounding += micros * MICRO - bill.picos
@@ -409,5 +409,5 @@ class Runner:
 
 
 def _local(moment: datetime) -> str:
-    """A moment in words, by the clock of this machine."""
+    """Format a time in the local time zone."""
     return f"{moment.astimezone():%Y-%m-%d %H:%M:%S %Z}"

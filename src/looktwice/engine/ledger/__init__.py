@@ -1,1 +1,1 @@
-"""The ledger: what was asked, what came back and what it cost. A paid answer is never lost and never bought twice."""
+"""The ledger: queries, answers and costs. A paid answer is never lost and never bought twice."""

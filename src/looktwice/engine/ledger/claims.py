@@ -12,18 +12,18 @@ from looktwice.engine.ledger.schema import Entry, Outcome
 from looktwice.errors import LedgerError
 
 PATIENCE = 120.0
-"""Seconds to wait for a database that is locked or away: longer than a process is usually stopped."""
+"""Seconds to wait for a database that is locked or unreachable: longer than a process is usually stopped."""
 
 Row = tuple[Any, ...]
 
 
 class Database(Protocol):
-    """One place where a ledger is kept; errors are of the database's own kind until `explain` translates them."""
+    """The interface of a ledger's database; it raises the driver's errors, which `explain` translates."""
 
     name: str
-    """For people; holds no password."""
+    """A display name without password."""
     lasting: bool
-    """Whether it outlives the process."""
+    """Whether it persists after the process."""
     shared: bool
     """Whether sessions of other machines may use it, and a commit may be in doubt."""
     errors: tuple[type[Exception], ...]
@@ -42,13 +42,13 @@ class Database(Protocol):
     def roll_back(self) -> None: ...
 
     def read(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
-        """Rows as they are now, from any thread."""
+        """Read committed rows, from any thread."""
 
     def explain(self, error: Exception) -> LedgerError:
         """The error to raise for a failure of the database."""
 
     def may_pass(self, error: Exception) -> bool:
-        """Whether waiting may help: it is locked, away, or its disk is full."""
+        """Whether a retry may help: it is locked, unreachable, or its disk is full."""
 
     def is_full(self, error: Exception) -> bool:
         """Whether its disk is full."""
@@ -58,14 +58,14 @@ class Database(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """On whose behalf queries are claimed: the classifier, its budgets and its rate in queries a second."""
+    """The account of a claim: the classifier, its budgets and its rate in queries per second."""
 
     fingerprint: str
     budgets: tuple[Budget, ...] = ()
     """All of them must cover a query."""
     rate: float | None = None
     description: str = ""
-    """The classifier in words."""
+    """The description of the classifier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +75,17 @@ class Claim:
     entry: Entry
     classifier: int
     reserve: int
-    """The most that it can cost, in picos."""
+    """Its maximum cost, in picos."""
     day: int
     """The UTC day on which it counts."""
     send_at: float
-    """When it may be sent, by the ledger's clock."""
+    """The earliest time to send it, by the ledger's clock."""
     spent: int = 0
-    """What earlier sends of the query cost, in picos."""
+    """The cost of earlier attempts of the query, in picos."""
 
 
 class Stored(NamedTuple):
-    """An answer that the ledger has, the digest of how it was read from its reply, when it came and what it cost."""
+    """A stored answer, with the digest of its reading, its time and its cost."""
 
     answer: Answer
     reading: str
@@ -95,19 +95,19 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Not now: another claim has the query in flight, or one that is open may give money back."""
+    """Not now: the query is in flight elsewhere, or an open claim may still return money."""
 
     elsewhere: bool
 
 
 @dataclass(frozen=True, slots=True)
 class InBatch:
-    """The query is in a vendor's batch whose results have not been fetched."""
+    """The query is in a vendor's batch without results yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverBudget:
-    """A budget does not cover the query, and no open claim can change that."""
+    """No budget covers the query, and no open claim can change that."""
 
     budget: Budget
     spend: Spend
@@ -117,28 +117,28 @@ Granted = Claim | Stored | Wait | InBatch | OverBudget
 
 
 class OpenBatch(NamedTuple):
-    """Queries that were given to a vendor as one batch, or were about to be, and whose results are not all here."""
+    """A vendor's batch that was sent, or about to be, and whose results are incomplete."""
 
     id: int
     file: str | None
-    """The vendor's name of the file with its queries, once that is known to be there."""
+    """The vendor's name of the uploaded file, once known."""
     remote: str | None
-    """The vendor's name of the batch, once that is known to be there."""
+    """The vendor's name of the batch, once known."""
     at: float
     keys: tuple[bytes, ...]
-    """The queries that have no result yet."""
+    """The queries without a result."""
     owned: bool
-    """Whether a live session that is not this one is about to send it."""
+    """Whether another live session is about to send it."""
 
     @property
     def name(self) -> str:
-        """Its name at the vendor, which we choose."""
+        """The name that we give it at the vendor."""
         return f"looktwice-{self.id:016x}"
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """How a query ended: its answer, or the outcome without one."""
+    """How a claim ended: its answer, or the outcome without one."""
 
     key: bytes
     result: Answer | Outcome

@@ -1,7 +1,7 @@
 """The ledger: claim a query before it is sent, settle it afterwards; every decision is one transaction.
 
-One thread writes. It takes whatever is queued, first in first out, and commits it together, so that the database is
-always a prefix of the queue.
+One thread writes. It commits all queued operations together, first in, first out, so that the database is always a
+prefix of the queue.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from looktwice.engine.ledger.transaction import DAY, MOST_TOGETHER, Alive, Trans
 from looktwice.errors import LedgerError
 
 RETRY = 0.05
-"""Seconds until a failure that may pass is tried again."""
+"""Seconds until a transient failure is retried."""
 
 
 @dataclass(eq=False, slots=True)
 class _Operation:
-    """One thing to write; the future is resolved in its own loop when it is committed."""
+    """A queued operation; its future is resolved in its own loop after the commit."""
 
     work: Callable[[Transaction], Any]
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any]
     keys: Sequence[bytes] = ()
-    """Of the queries that it claims, which are looked up beforehand."""
+    """The keys of the queries that it claims, which are looked up beforehand."""
     result: Any = None
 
     def fail(self, error: Exception) -> None:
@@ -60,7 +60,7 @@ class _Operation:
 
 
 class Ledger:
-    """What was asked and what came back; safe to use from any thread and loop."""
+    """The ledger; safe to use from any thread and loop."""
 
     def __init__(self, database: Database, alive: Alive = living) -> None:
         self.database = database
@@ -69,21 +69,21 @@ class Ledger:
         self._queue: SimpleQueue[_Operation | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._open: set[bytes] = set()
-        """The queries that this session has claimed and not settled."""
+        """The open claims of this session."""
         self._number = 0
-        """Transactions that this session has committed."""
+        """The number of transactions that this session has committed."""
         self._beat_at = float("-inf")
-        """When the last heartbeat was written, by this machine's clock."""
+        """The time of the last heartbeat, by this machine's clock."""
         self._lapsed: set[bytes] = set()
-        """The queries that were in flight when heartbeats stopped for long: other machines may have claimed them."""
+        """The queries in flight when heartbeats paused for long: other machines may have claimed them."""
         self._offset = 0.0
-        """What the ledger's clock is ahead of this machine's."""
+        """The offset of the ledger's clock to this machine's."""
         self._closing = False
 
     # Reading -------------------------------------------------------------------------------------------------------
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Stored]:
-        """The answers to these queries; keys that have none are left out."""
+        """The stored answers to these queries; keys without an answer are left out."""
         answers: dict[bytes, Stored] = {}
         for start in range(0, len(keys), MOST_TOGETHER):
             part = keys[start : start + MOST_TOGETHER]
@@ -93,7 +93,7 @@ class Ledger:
         return answers
 
     def reply(self, key: bytes) -> bytes | None:
-        """The reply behind an answer, as it came; None where it was too long or the classifier gave none."""
+        """The raw reply of an answer; None if it was too long or the classifier returned none."""
         rows = self._read("SELECT raw FROM replies WHERE key = ?", (key,))
         return zlib.decompress(bytes(rows[0][0])) if rows else None
 
@@ -103,12 +103,12 @@ class Ledger:
         return sum((Spend(*map(int, *self._read(schema.SPENT, (*days, who)))) for who in ids), Spend())
 
     def alarm(self, profile: str) -> schema.Alarm | None:
-        """The alarm about what this profile is asked, if there is one."""
+        """The drift alarm of this profile, if any."""
         rows = self._read("SELECT since, pictures, needed FROM alarms WHERE profile = ?", (profile,))
         return schema.Alarm(*rows[0]) if rows else None
 
     def open_batches(self, fingerprint: str) -> list[OpenBatch]:
-        """The batches that have queries without a result, oldest first."""
+        """The batches with queries without a result, oldest first."""
         who = schema.classifier_id(fingerprint)
         keys: dict[int, list[bytes]] = defaultdict(list)
         for key, batch in self._read(
@@ -147,33 +147,33 @@ class Ledger:
         return int(self.now() // DAY)
 
     def is_current(self, claim: Claim) -> bool:
-        """Whether a claim may still be sent: its day is not over, and no other machine can take this one for dead."""
+        """Whether a claim may still be sent: its day is not over, and no other machine can consider this one dead."""
         alive = _clock() - self._beat_at < DEAD / 2 and claim.entry.key not in self._lapsed
         return alive and claim.day == self.today()
 
     # Writing -------------------------------------------------------------------------------------------------------
 
     def claim(self, account: Account, requests: Sequence[tuple[Entry, int]]) -> asyncio.Future[list[Granted]]:
-        """The claims, once committed; each request is a query and the most it can cost, in picos.
+        """Claim queries; returns after the commit. Each request is a query and its maximum cost, in picos.
 
-        A query that is granted is in flight until it is settled, or this session is dead. With a rate each claim also
-        says when it may be sent, so that the rate holds for all sessions together.
+        A granted query is in flight until it is settled, or this session is dead. With a rate, each claim has a send
+        time, so that the rate holds across all sessions.
         """
         return self._put(lambda transaction: transaction.claim(account, requests), [entry.key for entry, _ in requests])
 
     def settle(self, claim: Claim, settled: Settled) -> asyncio.Future[None]:
-        """Queue how a claim ended; only the first time counts. The future is resolved when it is committed."""
+        """Queue the settlement of a claim; only the first one counts. The future is resolved after the commit."""
         if claim.entry.key not in self._open:
             return self._put(lambda _: None)
         self._open.discard(claim.entry.key)
         return self._put(lambda transaction: transaction.settle(claim, settled))
 
     def change(self, work: Callable[[Transaction], Any]) -> asyncio.Future[Any]:
-        """Make another change inside a transaction; what `work` returns, once that is committed."""
+        """Run `work` inside a transaction; returns its result after the commit."""
         return self._put(work)
 
     def close(self) -> None:
-        """Write what is queued, end the session and let go of the database; closing twice is fine."""
+        """Write what is queued, end the session and close the database; may be called twice."""
         if self._closing:
             return
         self._closing = True
@@ -208,7 +208,7 @@ class Ledger:
                 self.database.commit()
 
     def _take(self) -> tuple[list[_Operation], bool]:
-        """What is queued, after waiting for the first of it; whether more may come."""
+        """Wait for queued operations; returns them, and whether more may come."""
         operations: list[_Operation] = []
         with suppress(Empty):
             operation = self._queue.get(timeout=BEAT if self._open else None)
@@ -221,7 +221,7 @@ class Ledger:
         return operations, True
 
     def _write(self, operations: list[_Operation]) -> None:
-        """Commit operations together; a failure that may pass is retried, but no claim is granted on a full disk."""
+        """Commit operations together; transient failures are retried, but no claim is granted on a full disk."""
         until, in_doubt = time.monotonic() + PATIENCE, False
         while True:
             transaction, began = Transaction(self.database, self.session, self._alive), _clock()
@@ -257,7 +257,7 @@ class Ledger:
         self._hand_over(operations)
 
     def _apply(self, transaction: Transaction, operations: Sequence[_Operation]) -> None:
-        """Decide about operations: what has ended first, then what may begin."""
+        """Apply operations: settlements first, then claims."""
         claiming = [operation for operation in operations if operation.keys]
         for operation in operations:
             if not operation.keys:
@@ -289,5 +289,5 @@ class Ledger:
 
 
 def _clock() -> float:
-    """Seconds that pass also while the machine sleeps."""
+    """A monotonic clock that includes time asleep."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

@@ -1,6 +1,6 @@
 """Maintenance of ledgers: costs, verification, export, deletion of answers, backup.
 
-Looking changes nothing, whoever is writing.
+Reading changes nothing, even while others write.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ COLUMNS: files.Columns = {
     "cached_tokens": "whole",
     "raw": "text",
 }
-"""What is exported of an answer: `options` is its ranked list as JSON; `cost` is that of all sends together."""
+"""An exported answer: `options` is its ranked list as JSON; `cost` is the total of all attempts."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class DayCost:
 
 
 class _Snapshot:
-    """A ledger as it is at one moment."""
+    """A snapshot of a ledger."""
 
     def __init__(self, read: Any) -> None:
         self.read = read
@@ -74,7 +74,7 @@ class _Snapshot:
 
 @contextmanager
 def _snapshot(place: str | Path) -> Iterator[_Snapshot]:
-    """The ledger as it is now, however much is written meanwhile."""
+    """Open a snapshot, unaffected by concurrent writes."""
     if str(place).startswith(POSTGRES):
         with closing(_postgres(str(place))) as database:
             try:
@@ -96,7 +96,7 @@ def _postgres(place: str) -> Any:
 
 
 def stats(place: str | Path) -> list[DayCost]:
-    """Queries and money of each classifier and day."""
+    """Queries and money by classifier and day."""
     with _snapshot(place) as ledger:
         rows = ledger.read(
             "SELECT fingerprint, description, day, queries, picos, answered, input_tokens, output_tokens, cached_tokens"
@@ -106,7 +106,7 @@ def stats(place: str | Path) -> list[DayCost]:
 
 
 def labels(place: str | Path, fingerprint: str) -> list[str]:
-    """The words that a classifier has answered with, each once."""
+    """The distinct labels that a classifier has returned."""
     with _snapshot(place) as ledger:
         rows = ledger.read(
             "SELECT DISTINCT label FROM queries q JOIN classifiers c ON c.id = q.classifier"
@@ -117,7 +117,7 @@ def labels(place: str | Path, fingerprint: str) -> list[str]:
 
 
 def verify(place: str | Path) -> list[str]:
-    """The faults of a ledger, one line each; empty if it is sound."""
+    """Inconsistencies of a ledger, one line each; empty if it is sound."""
     try:
         with _snapshot(place) as ledger:
             damage = [] if str(place).startswith(POSTGRES) else ledger.read("PRAGMA integrity_check(20)")
@@ -146,7 +146,7 @@ def _malformed(ledger: _Snapshot) -> list[str]:
 
 
 def _unbalanced(ledger: _Snapshot) -> list[str]:
-    """Classifiers whose spend is not what their queries cost."""
+    """Classifiers whose spend differs from the sum of their queries."""
     rows = ledger.read(
         "SELECT fingerprint, s.queries, s.picos, q.sends, q.picos FROM classifiers c"
         " LEFT JOIN (SELECT classifier, SUM(queries) AS queries, SUM(picos) AS picos FROM spend GROUP BY classifier) s"
@@ -163,9 +163,9 @@ def _unbalanced(ledger: _Snapshot) -> list[str]:
 
 
 def export(place: str | Path, out: Path, names: Mapping[str, str] | None = None) -> int:
-    """How many answers were written to `out`: as .csv, .jsonl or .parquet by its ending, whole or not at all.
+    """Export answers to `out` (.csv, .jsonl or .parquet), atomically; returns their number.
 
-    `names` are those of pictures by their digests; the ledger knows none.
+    `names` maps digests to names of pictures, which the ledger does not store.
     """
     files.check_writable(out, files.ENDINGS)
     with _snapshot(place) as ledger, files.atomic(out) as part:
@@ -189,10 +189,10 @@ def _answers(ledger: _Snapshot, names: Mapping[str, str]) -> Iterator[Row]:
 
 
 def forget(place: str | Path, classifier: str | None = None, digests: Sequence[str] | None = None) -> int:
-    """How many answers were deleted: all of a classifier, those about some pictures, or both. What they cost stays.
+    """Delete answers of a classifier, about some pictures, or both; returns their number. Their cost stays counted.
 
-    The classifier is named by its fingerprint or description, or the beginning of one if no other begins like that.
-    Queries in flight stay. The sum of what is deleted is kept as one query of each classifier.
+    The classifier is given by its fingerprint or description, or a unique prefix of either. Queries in flight stay. The
+    total of deleted queries is kept as one query per classifier.
     """
     with _changing(place) as (database, now):
         who = None if classifier is None else _classifier(database, classifier)
@@ -200,14 +200,14 @@ def forget(place: str | Path, classifier: str | None = None, digests: Sequence[s
 
 
 def alarms(place: str | Path) -> dict[str, schema.Alarm]:
-    """The alarms about pictures that have changed, by the digests of profiles."""
+    """The drift alarms by profile digest."""
     with _snapshot(place) as ledger:
         rows = ledger.read("SELECT profile, since, pictures, needed FROM alarms ORDER BY since")
     return {profile: schema.Alarm(*alarm) for profile, *alarm in rows}
 
 
 def end_alarms(place: str | Path) -> int:
-    """How many alarms were ended: all that there were."""
+    """End all alarms; returns their number."""
     with _changing(place) as (database, _):
         ended = database.execute("SELECT COUNT(*) FROM alarms")[0][0]
         database.execute("DELETE FROM alarms")
@@ -265,7 +265,7 @@ def _delete(database: Database, who: int | None, digests: Sequence[str] | None, 
 
 
 def _classifier(database: Database, called: str) -> int:
-    """The one classifier whose fingerprint or description is this, or begins with it."""
+    """Find the only classifier whose fingerprint or description starts with this."""
     rows = database.execute("SELECT id, fingerprint, description FROM classifiers ORDER BY fingerprint")
     names = {number: (str(who), str(what), f"{what} {who}") for number, who, what in rows} if called else {}
     exact = [number for number, known in names.items() if called in known]
@@ -280,7 +280,7 @@ def _classifier(database: Database, called: str) -> int:
 
 
 def backup(place: str | Path, out: Path) -> None:
-    """Copy a ledger as it is now, while others write; a PostgreSQL ledger is backed up by the server's own tools."""
+    """Copy a ledger while others may write; a PostgreSQL ledger is backed up by the server's own tools."""
     if str(place).startswith(POSTGRES):
         raise LedgerError("back up a PostgreSQL ledger with pg_dump --schema looktwice", code="ledger-unsupported")
     if out.exists():

@@ -1,7 +1,7 @@
-"""Where ledgers are: a file, a PostgreSQL database, or the memory of this process.
+"""Locations of ledgers: a file, a PostgreSQL database, or the memory of this process.
 
-Within a process there is one ledger for one place, which all its models share: one connection that writes, one
-session. A child that was forked opens its own, and never touches what it inherited.
+Within a process there is one ledger per location, shared by all models: one writing connection, one session. A forked
+child opens its own, and never touches what it inherited.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ OFF = "off"
 
 @dataclass
 class _Shared:
-    """A ledger, and how many hold it."""
+    """A ledger with its reference count."""
 
     ledger: Ledger
     holders: int = 0
 
 
 _OPEN: dict[tuple[object, ...], _Shared] = {}
-"""By the process and the place; those of a parent stay here, so that they are never closed in a child."""
+"""Open ledgers by process and location; those of a parent stay here, so that they are never closed in a child."""
 _OPENING = threading.RLock()
 
 
 def open_ledger(place: str) -> Ledger:
-    """The ledger at a place: a path, `postgresql://…`, `memory` for one that lives as long as this process, or `off`
-    for one that nobody shares. Give it back with `close_ledger`."""
+    """Open the ledger at a location: a path, `postgresql://…`, `memory` for the lifetime of this process, or `off`
+    for a private one. Release it with `close_ledger`."""
     if place == OFF:
         return Ledger(SqliteDatabase(None))
     if place != MEMORY:
@@ -53,7 +53,7 @@ def open_ledger(place: str) -> Ledger:
 
 
 def close_ledger(ledger: Ledger) -> None:
-    """Give a ledger back; the last one to do so closes it."""
+    """Release a ledger; the last release closes it."""
     with _OPENING:
         for known, shared in _OPEN.items():
             if shared.ledger is ledger:
@@ -87,7 +87,7 @@ def _identity(place: str) -> tuple[object, ...]:
 
 
 def _close_all() -> None:
-    """Every ordinary end of a process closes its ledgers, also where an error came before anybody could."""
+    """Close all ledgers at the normal end of a process, also after errors."""
     for known, shared in list(_OPEN.items()):
         if known[0] == os.getpid():
             shared.ledger.close()

@@ -1,7 +1,7 @@
-"""A ledger in a PostgreSQL database (extra `postgres`): for several machines, or several runs at once, that share it.
+"""A ledger in a PostgreSQL database (extra `postgres`), shared by several machines or runs.
 
 `postgresql://user@host/database`, or any other form that libpq reads. Its tables are in the schema `looktwice`, which
-is made when it is missing. A password is best left to `~/.pgpass` or `PGPASSWORD`.
+is created if missing. A password is best kept in `~/.pgpass` or `PGPASSWORD`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ except ImportError:
 T = TypeVar("T")
 
 OLDEST = 130_000
-"""The first version that this is written for."""
+"""The oldest supported version of the server."""
 PATIENCE = 20.0
-"""Seconds to wait for others' transactions, and for a server that is away when the ledger is opened or read."""
+"""Seconds to wait for other transactions, and for an unreachable server when the ledger is opened or read."""
 SILENCE = 60.0
-"""Seconds after which a statement without a reply is given up: a proxy without its server keeps connections alive."""
+"""Seconds after which a statement without a reply fails: a proxy may keep connections alive without its server."""
 LOCK = int.from_bytes(b"lkt2", "big")
-"""The advisory lock under which sessions decide, one at a time."""
+"""The advisory lock that serialises decisions."""
 TYPES = {"BLOB": "BYTEA", "INTEGER": "BIGINT", "REAL": "DOUBLE PRECISION"}
 SETTINGS = (
     "SET search_path = looktwice",
@@ -46,14 +46,14 @@ SETTINGS = (
 
 
 class Connection(psycopg.Connection[Row]):
-    """A connection that does not wait for a reply without end."""
+    """A connection that never waits indefinitely for a reply."""
 
     def wait(self, gen: PQGen[T], *rest: Any, **more: Any) -> T:
         return super().wait(_until(time.monotonic() + SILENCE, gen), *rest, **more)
 
 
 def _until(deadline: float, gen: PQGen[T]) -> PQGen[T]:
-    """The same steps of the driver, which looks several times a second whether there is a reply, until a moment."""
+    """Run a generator of the driver, polling for a reply several times a second until a deadline."""
     try:
         wanted = next(gen)
         while time.monotonic() < deadline:
@@ -64,7 +64,7 @@ def _until(deadline: float, gen: PQGen[T]) -> PQGen[T]:
 
 
 class PostgresDatabase:
-    """Two connections, one that writes and one that reads; each is opened again when it breaks."""
+    """Two connections, one for writing and one for reading; each is reopened when it breaks."""
 
     shared = lasting = True
     errors: tuple[type[Exception], ...] = (psycopg.Error,)
@@ -165,7 +165,7 @@ class PostgresDatabase:
         return db
 
     def _create(self) -> None:
-        """Make the tables where they are missing."""
+        """Create missing tables."""
         if self._db.info.server_version < OLDEST:
             raise LedgerError(
                 f"{self.name} runs on PostgreSQL {self._db.info.server_version // 10_000}; it needs 13",
@@ -202,7 +202,7 @@ MEANINGS: tuple[tuple[type[Exception], str], ...] = (
 
 
 def _name(address: str) -> str:
-    """The ledger as it is called in messages: where it is, without user and password."""
+    """The display name of the ledger: its address without user and password."""
     parts: dict[str, str | int | None] = {}
     with suppress(psycopg.ProgrammingError):
         parts = conninfo_to_dict(address)
@@ -219,12 +219,12 @@ def _name(address: str) -> str:
 
 @cache
 def _marked(statement: str) -> bytes:
-    """A statement with psycopg's marks for its values."""
+    """Translate placeholders to psycopg's."""
     return statement.replace("?", "%s").encode()
 
 
 def _typed(table: str) -> str:
-    """The definition of a table with PostgreSQL's types."""
+    """Translate a table definition to PostgreSQL's types."""
     for ours, theirs in TYPES.items():
         table = table.replace(f" {ours}", f" {theirs}")
     return table

@@ -5,8 +5,8 @@
     claimed  → free         lost, refused or S dead: stays counted; unsent or waived: given back
     free     → claimed(S')  counted again
 
-A query is claimed while `session` is set and that session is alive. `of` marks a query that asks another one again
-(a canary, a check). Σ spend = Σ queries, for each classifier, in queries and picos.
+A query is claimed while `session` is set and that session is alive. `of` marks a repetition of another query (a canary,
+a check). Σ spend = Σ queries, for each classifier, in queries and picos.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SPEND = ("queries", "picos", "answered", "input_tokens", "output_tokens", "cache
 
 
 class Entry(NamedTuple):
-    """What a query is about; `seed` and `number` are below 2**63."""
+    """The identity of a query; `seed` and `number` are below 2**63."""
 
     key: bytes
     digest: str
@@ -61,23 +61,23 @@ class Entry(NamedTuple):
     seed: int
     number: int
     of: bytes | None = None
-    """The query that this one asks again."""
+    """The query that this one repeats."""
 
 
 def again(entry: Entry) -> Entry:
-    """A query that asks another one again, with a key of its own."""
+    """A repetition of a query, under a separate key."""
     return entry._replace(key=entry.key[:4] + secrets.token_bytes(12), of=entry.key)
 
 
 class Alarm(NamedTuple):
-    """The pictures that a profile is asked about have changed, so that no verdict is accepted."""
+    """A drift alarm of a profile, during which no verdict is accepted."""
 
     since: float
-    """When the change began, in seconds since 1970."""
+    """The start of the change, in seconds since 1970."""
     pictures: int
-    """How many pictures came since."""
+    """The number of pictures since."""
     needed: int
-    """How many usual pictures in a row end it."""
+    """The number of usual pictures in a row that end it."""
 
     def __str__(self) -> str:
         began = datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -85,12 +85,12 @@ class Alarm(NamedTuple):
 
 
 class Outcome(Enum):
-    """How a claim ended without an answer."""
+    """The outcome of a claim without an answer."""
 
     UNSENT = auto()
-    """It surely reached nobody, or was not billed: the query is given back."""
+    """It was certainly not delivered, or not billed: the query is given back."""
     KEPT = auto()
-    """It may be on the bill, with or without a reply: the query stays counted."""
+    """It may have been billed, with or without a reply: the query stays counted."""
 
 
 class Session(NamedTuple):
@@ -106,7 +106,7 @@ class Session(NamedTuple):
 def keys(fingerprint: str, digest: str, tails: Sequence[bytes]) -> list[bytes]:
     """The 16-byte keys of queries about one picture: 4 bytes of a hash of the picture, 12 of a hash of everything.
 
-    Queries about one picture are neighbours in the table, so that a commit touches few pages.
+    Queries about one picture are adjacent in the table, so that a commit touches few pages.
     """
     shared = blake2b(joined(fingerprint, digest), digest_size=12, person=b"looktwice.key.2")
     names = []
@@ -123,17 +123,17 @@ def classifier_id(fingerprint: str) -> int:
 
 
 def joined(*parts: str) -> bytes:
-    """Texts as one, so that no two lists of texts give the same."""
+    """Join strings injectively."""
     return "".join(f"{len(part)}:{part}" for part in parts).encode()
 
 
 def place(digest: str) -> bytes:
-    """The 4 bytes with which the keys of all queries about one picture begin."""
+    """The common prefix, 4 bytes, of the keys of all queries about one picture."""
     return crc32(digest.encode()).to_bytes(4, "big")
 
 
 def pack_options(options: Sequence[tuple[str, float | None]]) -> str | None:
-    """A ranked list as JSON; None where there is none."""
+    """A ranked list as JSON; None if there is none."""
     return json.dumps(options, ensure_ascii=False, separators=(",", ":")) if options else None
 
 
@@ -144,13 +144,13 @@ def unpack_answer(label: str, score: float | None, options: str | None, status: 
 
 
 def many(columns: Sequence[str], rows: int) -> str:
-    """Places for so many rows of values."""
+    """Placeholders for rows of values."""
     row = f"({', '.join('?' * len(columns))})"
     return ", ".join([row] * rows)
 
 
 def claim_rows(rows: int) -> str:
-    """Claim queries that are absent or free; each counts one more send and its reserve."""
+    """Claim queries that are absent or free; adds one send and the reserve to each."""
     return (
         f"INSERT INTO queries({', '.join(CLAIM)}) VALUES {many(CLAIM, rows)} ON CONFLICT(key) DO UPDATE SET"
         " sends = queries.sends + 1, picos = queries.picos + excluded.picos,"
@@ -159,7 +159,7 @@ def claim_rows(rows: int) -> str:
 
 
 def answer_rows(rows: int) -> str:
-    """Store answers; `picos` is what the bill adds to the reserve. The first label of a query stays."""
+    """Store answers; `picos` is the bill minus the reserve. The first label of a query is never overwritten."""
     first = ", ".join(f"{name} = CASE WHEN queries.label IS NULL THEN excluded.{name} ELSE queries.{name} END"
                       for name in ("at", *ANSWER))  # fmt: skip
     return (
@@ -210,6 +210,6 @@ BEAT = (
 
 
 def known_rows(count: int) -> str:
-    """The rows of known queries: their answers, or the session that has them in flight."""
+    """Select known queries: their answers, or the session that has them in flight."""
     marks = ", ".join("?" * count)
     return f"SELECT key, session, picos, label, score, options, status, reading, at FROM queries WHERE key IN ({marks})"

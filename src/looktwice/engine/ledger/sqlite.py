@@ -1,8 +1,8 @@
 """A ledger in a SQLite file, or in memory.
 
-Nothing but SQLite opens or closes the file: a hand that closes it drops every lock that the process holds on it, and
-the next process to close would delete the write-ahead log. Checkpoints are made under the write lock alone, because
-releases of SQLite before 3.51.3 can lose commits when one process resets the log while another checkpoints it.
+Only SQLite opens or closes the file: closing it in any other way drops every lock that the process holds on it, and the
+next process to close would delete the write-ahead log. Checkpoints are made only under the write lock, because releases
+of SQLite before 3.51.3 can lose commits when one process resets the log while another checkpoints it.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from looktwice.engine.ledger.claims import PATIENCE, Row
 from looktwice.errors import LedgerError
 
 APPLICATION = int.from_bytes(b"lkt2", "big")
-"""The mark of our files in the SQLite header."""
+"""The application id of ledgers in the SQLite header."""
 CHECKPOINT = 4000
-"""Pages in the write-ahead log before they are moved to the file: 16 MB."""
+"""The pages in the write-ahead log that cause a checkpoint: 16 MB."""
 POLL = 0.0005
 """Seconds between two tries to begin while another process writes."""
 OLDEST = (3, 35, 0)
 ADDRESS = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:[/\\]|\bpassword=")
-"""How an address of a database looks, also once a path was made of it; a drive has one letter."""
+"""Matches the address of a database, also after conversion to a path; a Windows drive has one letter."""
 FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE}
-"""A full disk as SQLite sees it: the last two are a quota, and a disk too full for its shared memory."""
+"""SQLite's error codes for a full disk; the last two are a quota, and a disk too full for shared memory."""
 BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 FORBIDDEN = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH}
 
 
 class SqliteDatabase:
-    """One connection that writes and one that reads; in memory they are the same."""
+    """One connection for writing and one for reading; in memory they are the same."""
 
     shared = False
     errors: tuple[type[Exception], ...] = (sqlite3.Error, OSError, UnicodeDecodeError)
@@ -61,14 +61,14 @@ class SqliteDatabase:
         self._db, self._reader = open_to_write(path), open_to_read(path)
 
     def let_go(self) -> None:
-        """Close the file, before this process forks: a child that opens it would take over our locks, and hold none."""
+        """Close the file before this process forks: a child that opens it would take over our locks, and hold none."""
         self._lock.acquire()
         self._reading.acquire()
         self._reader.close()
         self._db.close()
 
     def go_on(self) -> None:
-        """Open the file again."""
+        """Reopen the file."""
         try:
             if self._path:
                 self._open(self._path)
@@ -112,13 +112,13 @@ class SqliteDatabase:
             self._lock.release()
 
     def _checkpoint(self, path: Path) -> None:
-        """Move a long log into the file, unless somebody else writes or reads just now."""
+        """Checkpoint a long log, unless another connection is writing or reading."""
         with suppress(OSError, sqlite3.Error):
             if path.with_name(path.name + "-wal").stat().st_size > CHECKPOINT * 4096:
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def empty_log(self) -> None:
-        """Move the log into the file, after waiting a moment for those who read it."""
+        """Checkpoint the log, after a short wait for readers."""
         self._db.execute("PRAGMA busy_timeout=1000")
         self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._db.execute("PRAGMA busy_timeout=0")
@@ -146,7 +146,7 @@ class SqliteDatabase:
 
 
 _OPEN = weakref.WeakSet[SqliteDatabase]()
-"""The files that this process has open."""
+"""The open files of this process."""
 
 
 def _before_fork() -> None:
@@ -164,7 +164,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _is_at(path: Path, inode: int) -> bool:
-    """Whether the file at a path is still the one that was opened."""
+    """Whether the path still refers to the opened file."""
     try:
         return path.stat().st_ino == inode
     except OSError:
@@ -172,7 +172,7 @@ def _is_at(path: Path, inode: int) -> bool:
 
 
 def open_to_write(path: Path) -> sqlite3.Connection:
-    """A connection for writing; the file and its folder are made if they are missing. One that exists is not locked."""
+    """Open a connection for writing; create the file and its folder if missing. An existing file is not locked."""
     if sqlite3.sqlite_version_info < OLDEST:
         raise LedgerError(
             f"the ledger needs SQLite 3.35 or newer, this Python has {sqlite3.sqlite_version}", code="ledger-newer"
@@ -206,7 +206,7 @@ def open_to_write(path: Path) -> sqlite3.Connection:
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:
-    """A connection that changes nothing, whoever writes; it works in a folder that nobody can write to, too."""
+    """Open a read-only connection; it also works in a read-only folder."""
     with explained(path):
         _refuse_address(path)
         if not path.exists():
@@ -235,7 +235,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
 
 
 def create(db: sqlite3.Connection) -> None:
-    """Make the tables of a new ledger."""
+    """Create the tables of a new ledger."""
     for table in schema.TABLES:
         rowid = "" if table.startswith(("classifiers", "sessions", "batches")) else " WITHOUT ROWID"
         db.execute(f"CREATE TABLE {table}{rowid}")
@@ -243,7 +243,7 @@ def create(db: sqlite3.Connection) -> None:
 
 
 def _create_file(db: sqlite3.Connection, path: Path) -> None:
-    """Make the tables in one transaction before WAL mode, so that the header of a ledger always carries our mark."""
+    """Create the tables in one transaction before WAL mode, so that the header always has the application id."""
     db.execute(f"PRAGMA busy_timeout={PATIENCE * 1000:.0f}")
     db.execute("BEGIN IMMEDIATE")
     if not _check_header(db, path):  # else another process was faster
@@ -262,7 +262,7 @@ def _create_file(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _journal_mode(db: sqlite3.Connection) -> str:
-    """The journal mode after asking for WAL; SQLite does not wait here if another process asks at the same time."""
+    """Request WAL and return the journal mode; SQLite does not wait here if another process does the same."""
     try:
         return str(db.execute("PRAGMA journal_mode=WAL").fetchone()[0])
     except sqlite3.OperationalError as error:
@@ -272,7 +272,7 @@ def _journal_mode(db: sqlite3.Connection) -> str:
 
 
 def _check_header(db: sqlite3.Connection, path: Path) -> bool:
-    """Refuse a file that is not a ledger of this version; whether it has its tables already."""
+    """Raise an error if a file is not a ledger of this version; returns whether it has its tables."""
     mark, version, tables = (
         int(db.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("application_id", "user_version", "schema_version")
     )
@@ -301,7 +301,7 @@ def _connect(path: Path, how: str) -> sqlite3.Connection:
 
 @contextmanager
 def explained(path: Path | None) -> Iterator[None]:
-    """SQLite's and the system's failures inside come out as LedgerError."""
+    """Convert errors of SQLite and the system to LedgerError."""
     try:
         yield
     except SqliteDatabase.errors as error:
@@ -343,7 +343,7 @@ def _foreign(path: Path) -> LedgerError:
 
 
 def _refuse_address(path: Path) -> None:
-    """Refuse the address of a database in place of a path: its password would become the name of a folder."""
+    """Raise an error if a path is a database address: its password would become the name of a folder."""
     if ADDRESS.search(str(path)):
         raise LedgerError(
             "the ledger's place is an address; give postgresql://user@host/database, or the path of a file",
@@ -353,7 +353,7 @@ def _refuse_address(path: Path) -> None:
 
 @contextmanager
 def _closed_on_error(db: sqlite3.Connection) -> Iterator[None]:
-    """Whatever is raised inside leaves no connection open."""
+    """Close the connection on any exception."""
     try:
         yield
     except BaseException:

@@ -1,4 +1,4 @@
-"""Everything that is decided about claims, inside one transaction: spend is read, compared and counted in one."""
+"""Decisions about claims: spend is read, compared and counted in one transaction."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from looktwice.engine.ledger.schema import Entry, Outcome, Session, unpack_answe
 
 DAY = 86_400
 MOST_TOGETHER = 500
-"""Keys that are looked up by one statement, and operations that are committed together."""
+"""The most keys per lookup, and operations per commit."""
 MOST_VALUES = 30_000
-"""Values in one statement."""
+"""The most values per statement."""
 RAW_LIMIT = 262_144
-"""Bytes of a reply that are stored, before compression; of a longer one only what was read from it is kept."""
+"""The largest reply that is stored, before compression; of a longer one only the reading is kept."""
 
 Alive = Callable[[Sequence[Session], float], set[int]]
-"""Which sessions are alive, at this time by the ledger's clock."""
+"""The ids of live sessions at a time of the ledger's clock."""
 
 
 class Transaction:
-    """One change of the tables: what has ended first, then what may begin."""
+    """One transaction: settlements first, then claims."""
 
     def __init__(self, database: Database, session: Session, alive: Alive) -> None:
         self.database, self.session, self._alive = database, session, alive
@@ -46,17 +46,17 @@ class Transaction:
         self._settled: list[tuple[Claim, Settled]] = []
         self._claims: list[Row] = []
         self._known: dict[bytes, Row] = {}
-        """Who has each query in flight, and its answer."""
+        """The session of each query in flight, and the stored answers."""
         self._spends: dict[int, Spend] = {}
         self._changes: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
-        """What is added to the spend, by classifier and day."""
+        """Changes of the spend, by classifier and day."""
         self._granted: Counter[int] = Counter()
-        """How many queries were claimed of each classifier."""
+        """The number of claims by classifier."""
         self._described: set[int] = set()
         self._living: set[int] | None = None
 
     def begin(self) -> None:
-        """Take the write lock; no other session decides until the end."""
+        """Take the write lock; no other session decides until it is released."""
         self.now = self.database.begin()
         self.today = int(self.now // DAY)
 
@@ -66,7 +66,7 @@ class Transaction:
         return int(rows[0][0]) if rows else 0
 
     def finish(self, number: int, beats: bool) -> None:
-        """Write everything that was decided, all but the commit; the first time, forget sessions that were killed."""
+        """Write all decisions, without committing; the first time, also remove sessions that were killed."""
         self.write_settled()
         self._insert(schema.claim_rows, self._claims)
         rows = [(who, day, *(change[name] for name in schema.SPEND)) for (who, day), change in self._changes.items()]
@@ -80,11 +80,11 @@ class Transaction:
     # How claims end --------------------------------------------------------------------------------------------------
 
     def settle(self, claim: Claim, settled: Settled) -> None:
-        """Note how a claim ended."""
+        """Record how a claim ended."""
         self._settled.append((claim, settled))
 
     def write_settled(self) -> None:
-        """Store answers, give back what was not sent or is not billed, and free what stays counted."""
+        """Store answers, give back unsent and unbilled queries, and free those that stay counted."""
         answers: list[Row] = []
         returned: list[Row] = []
         freed: list[Row] = []
@@ -112,7 +112,7 @@ class Transaction:
         self.database.execute_many(schema.FREE, freed)
 
     def settle_batch(self, batch: int, results: Sequence[Settled]) -> None:
-        """Enter results of a batch, each only once; those that have left the batch were entered before."""
+        """Store results of a batch, each only once; those that left the batch were stored before."""
         rows = self.database.execute(
             "SELECT key, digest, view, seed, number, of, classifier, reserve, day FROM queries WHERE session = ?",
             (batch,),
@@ -126,7 +126,7 @@ class Transaction:
         self._settled += ended
 
     def note_batch(self, batch: int, file: str | None, remote: str | None) -> None:
-        """Remember what the vendor calls the file and the batch, and that this session sends it."""
+        """Store the vendor's names of the file and the batch, and this session as its owner."""
         self.database.execute(
             "UPDATE batches SET file = COALESCE(?, file), remote = COALESCE(?, remote), at = ?, owner = ? WHERE id = ?",
             (file, remote, self.now, self.session.id, batch),
@@ -135,14 +135,14 @@ class Transaction:
     # What may begin --------------------------------------------------------------------------------------------------
 
     def look_up(self, keys: Sequence[bytes]) -> None:
-        """Read what is known of queries that are about to be claimed."""
+        """Look up queries that are about to be claimed."""
         for start in range(0, len(keys), MOST_TOGETHER):
             part = keys[start : start + MOST_TOGETHER]
             for key, *rest in self.database.execute(schema.known_rows(len(part)), part):
                 self._known[bytes(key)] = tuple(rest)
 
     def claim(self, account: Account, requests: Sequence[tuple[Entry, int]], batch: int | None = None) -> list[Granted]:
-        """Decide about queries that were looked up; each request is a query and the most it can cost, in picos."""
+        """Decide about queries that were looked up; each request is a query and its maximum cost, in picos."""
         who = schema.classifier_id(account.fingerprint)
         if who not in self._described:
             self.database.execute(schema.DESCRIBE, (who, account.fingerprint, account.description))
@@ -165,7 +165,7 @@ class Transaction:
         return results
 
     def claim_batch(self, batch: int, account: Account, requests: Sequence[tuple[Entry, int]]) -> list[Granted]:
-        """The same for queries that stay in flight as a vendor's batch until they are settled, whoever lives."""
+        """Claim queries for a vendor's batch, which stay in flight until settled, whatever happens to the session."""
         self.write_settled()
         self.look_up([entry.key for entry, _ in requests])
         self.database.execute(
@@ -188,7 +188,7 @@ class Transaction:
             group = [schema.classifier_id(each) for each in budget.group] or [who]
             spend = sum(map(self._spend, group), Spend())
             if not budget.covers(spend, reserve):
-                # A bill or a refusal may still give something back; batches take too long to wait for.
+                # A bill or a refusal may still return money; batches take too long to wait for.
                 if not any(map(self._has_open_claims, group)):
                     return OverBudget(budget, spend)
                 waits = True
@@ -208,9 +208,9 @@ class Transaction:
         return self.database.execute(schema.OPEN, (who,))
 
     def _first_send(self, who: int, rate: float) -> float:
-        """When the next query may be sent.
+        """The send time of the next query.
 
-        No more moments are ahead than claims are open, wherever a clock was set meanwhile.
+        Send times are no further ahead than open claims justify, even if a clock was changed.
         """
         ((next_send,),) = self.database.execute("SELECT next_send FROM classifiers WHERE id = ?", (who,))
         claimed = self._granted[who] + sum(count for _, count in self._open_claims(who))
@@ -234,7 +234,7 @@ class Transaction:
         self._changes[who, day].update({"queries": queries, "picos": picos, "answered": answered, **counts})
 
     def hold_budget(self, budget: Budget) -> Budget:
-        """The totals that were stored for the scope of a budget, or else its own, which are stored now."""
+        """The stored totals of a budget's scope; if there are none, its own are stored."""
         rows = self.database.execute("SELECT queries, micros FROM budgets WHERE scope = ?", (budget.scope,))
         if rows:
             return replace(budget, queries=rows[0][0], micros=rows[0][1])
@@ -242,18 +242,18 @@ class Transaction:
         return budget
 
     def forget_budget(self, scope: str) -> None:
-        """Resolve a budget of this scope anew next time."""
+        """Forget the totals of this scope."""
         self.database.execute("DELETE FROM budgets WHERE scope = ?", (scope,))
 
     def set_alarm(self, profile: str, alarm: schema.Alarm | None) -> None:
-        """Raise an alarm, or count more pictures of one that there is; None ends it."""
+        """Raise an alarm, or count more pictures of an existing one; None ends it."""
         if alarm is None:
             self.database.execute("DELETE FROM alarms WHERE profile = ?", (profile,))
         else:
             self.database.execute(schema.RAISE, (profile, *alarm))
 
     def _insert(self, statement: Callable[[int], str], rows: Sequence[Row]) -> None:
-        """Insert rows by one statement for as many as a statement may hold."""
+        """Insert rows with as few statements as possible."""
         step = MOST_VALUES // len(rows[0]) if rows else 1
         for start in range(0, len(rows), step):
             part = rows[start : start + step]
@@ -261,7 +261,7 @@ class Transaction:
 
 
 def stored(picos: int, row: Sequence[object]) -> Stored:
-    """The answer in a row of the table, and what it cost."""
+    """Decode a stored answer and its cost."""
     label, score, options, status, reading, at = row
     answer = unpack_answer(label, score, options, status)  # type: ignore[arg-type]
     return Stored(answer, reading or "", float(at), int(picos))  # type: ignore[arg-type]
