@@ -64,7 +64,7 @@ NAME_COLUMNS = ("name", "file_name", "filename", "file", "path", "key", "__key__
 
 
 class Scorer:
-    """A callable class for `Dataset.map_batches`: takes batches of pictures and gives their verdicts, one a row.
+    """A callable class for `Dataset.map_batches`: takes batches of pictures and gives their verdicts, one per row.
 
     `profile` is a profile or its path. `classifiers` take the place of those that the file names, which the user must
     have approved on this machine; a profile that is not a file needs them. `image` is the column of pictures (bytes of

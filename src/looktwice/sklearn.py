@@ -75,7 +75,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         money: The same in money.
         price: The price of one query; the classifier's description where None.
         prices: A table of prices by the token, for chat models; see `looktwice prices`.
-        rate: Questions a second, at most; the classifier's own limit where None.
+        rate: Questions per second, at most; the classifier's own limit where None.
         concurrency: Calls at the same time, at most; the classifier's own limit where None.
         canaries: Stored answers that are asked for again in each call, to see whether the classifier is still the
             same; worth a few queries where the ledger outlives the process.
@@ -183,7 +183,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return [[name for name, true in zip(names, row, strict=True) if true] for row in y]
 
     def predict(self, X: PicturesLike) -> NDArray[np.generic]:
-        """(n,): the label of each verdict; where that is none of `classes_`, the most probable one that is.
+        """(n,): the label of each verdict; where that is not one of `classes_`, the most probable one that is.
 
         With tags (n, len(classes_)): 1 where a tag is more probable than not, as scikit-learn has multi-label answers.
         """
@@ -221,7 +221,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def familiarity(self, X: PicturesLike) -> Floats:
         """(n,): how much each picture is like those of `fit`, a p-value in (0, 1]; costs no query.
 
-        At most 1 % of new pictures like them have one of 0.01 or less. NaN where the profile cannot tell.
+        At most 1 % of new pictures like them have one of 0.01 or less. NaN if the profile cannot tell.
         """
         check_is_fitted(self, "profile_")
         with self._opened(self.profile_) as model:

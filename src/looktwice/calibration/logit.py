@@ -228,7 +228,7 @@ def truth_columns(codes: Codes, truths: Codes) -> Places:
 
 
 def first_named(codes: Codes) -> Places:
-    """(n, S + 1): the first column with the same label; MISSING where nothing was asked."""
+    """(n, S + 1): the first column with the same label; MISSING if nothing was asked."""
     first = np.stack([(codes == codes[:, [s]]).argmax(axis=1) for s in range(codes.shape[1])], axis=1)
     return np.where(codes == MISSING, MISSING, first)
 

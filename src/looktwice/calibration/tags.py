@@ -548,7 +548,7 @@ def _subsets(classifiers: int) -> list[tuple[int, ...]]:
 
 
 def _nested(values: NDArray[np.generic], digits: int = 17) -> Any:
-    """An array as nested tuples of numbers with so many significant digits."""
+    """An array as nested tuples of numbers with this many significant digits."""
     if values.ndim > 1:
         return tuple(_nested(part, digits) for part in values)
     return tuple(float(f"{value:.{digits}g}") for value in values.tolist())

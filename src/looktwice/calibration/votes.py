@@ -58,7 +58,7 @@ class Details(TypedDict, total=False):
     panel: Sequence[str]
     """(S,): the views."""
     scores: ArrayLike
-    """(n, 1 + S): the scores of the base label and of each view's, NaN where there is none."""
+    """(n, 1 + S): the scores of the base label and of each view's, NaN if there is none."""
     lists: Sequence[Sequence[Sequence[tuple[str | int, float | None]]]]
     """(n, 1 + S): ranked lists instead, of labels with scores or None, the best first."""
 
@@ -137,7 +137,7 @@ class Evidence:
         return self.labels[:, :, 0] != UNLISTED
 
     def claims(self) -> Floats:
-        """(n,): the first score of each base list as returned, NaN where there is none."""
+        """(n,): the first score of each base list as returned, NaN if there is none."""
         return self.scores[:, 0, 0].astype(np.float64)
 
 
@@ -149,7 +149,7 @@ class Votes:
     panel: tuple[str, ...]
     vocabulary: tuple[str, ...]
     base: Codes
-    """(n,): the base label of each picture, MISSING where there is none."""
+    """(n,): the base label of each picture, MISSING if there is none."""
     views: Codes
     """(n, S): the label of each view, MISSING where it was not asked."""
     classes: int
@@ -276,7 +276,7 @@ class Votes:
         can return; by default, the labels that appear.
 
         `names` are the names of the n pictures and `panel` those of the S views. `scores`, of shape (n, 1 + S), are the
-        classifier's scores of the base label and of each view's, NaN where there is none. Alternatively, `lists` holds
+        classifier's scores of the base label and of each view's, NaN if there is none. Alternatively, `lists` holds
         the ranked list of each of the 1 + S answers: pairs of label and score (or None), the best first.
 
         >>> votes = Votes.from_labels(["cat", "dog"], [["cat", "cat"], ["dog", None]], truths=["cat", "fox"])

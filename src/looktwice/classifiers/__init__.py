@@ -1,4 +1,4 @@
-"""Black-box classifiers: what looktwice needs of a classifier, and how to reach one."""
+"""Black-box classifiers: the interface and the connectors."""
 
 from looktwice.classifiers.base import (
     NO_LABEL,

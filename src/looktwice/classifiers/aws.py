@@ -19,8 +19,8 @@
 Rekognition's own labels are tags, of which several may be true of a picture (`answer = "tags"`); those of a Custom
 Labels model are one label a picture unless its description says otherwise.
 
-Keys and region come from where every AWS program finds them (AWS_ACCESS_KEY_ID, AWS_PROFILE, AWS_REGION, a role);
-`region` sets the region. Limits of size are checked before a question is paid for. botocore asks once a question.
+Keys and region come from the usual sources of AWS programs (AWS_ACCESS_KEY_ID, AWS_PROFILE, AWS_REGION, a role);
+`region` sets the region. Limits of size are checked before a query is paid for. botocore's retries are switched off.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 DETECT_LIMITS: Mapping[str, object] = {"min_side": 80, "max_side": 10_000, "max_bytes": 5_242_880}
 CUSTOM_LIMITS: Mapping[str, object] = {"min_side": 64, "max_side": 4096, "max_bytes": 4_000_000}
 SAGEMAKER_LIMITS: Mapping[str, object] = {"max_bytes": 6_291_456}
-"""The limits of the services for pictures that are sent in the request itself."""
+"""The limits for pictures that are sent in the request."""
 
 OPERATIONS = {
     ("labels", False): ("detect_labels", "Labels", ""),
@@ -60,7 +60,7 @@ OPERATIONS = {
     ("moderation", False): ("detect_moderation_labels", "ModerationLabels", ""),
     ("moderation", True): ("detect_moderation_labels", "ModerationLabels", "ProjectVersion"),
 }
-"""By what is detected, and whether a model is named: the operation, the field of its reply, and that of the model."""
+"""The operation, the field of its reply and that of the model, by `detect` and whether there is a model."""
 
 TRANSIENT = {
     "InternalDependencyException",
@@ -111,7 +111,7 @@ class Account(HttpSettings):
 
 
 class Rekognition(Account):
-    """DetectLabels, or DetectCustomLabels where a model is named; DetectModerationLabels, of an adapter if it is."""
+    """DetectLabels, or DetectCustomLabels with a model; DetectModerationLabels, with an adapter if there is a model."""
 
     detect: Literal["labels", "moderation"] = "labels"
     model: str | None = Field(default=None, description="ARN of a version of a Custom Labels model or an adapter")
@@ -143,13 +143,13 @@ class SageMaker(Account, Paths):
 
 
 def _within(limits: Mapping[str, object], values: dict[str, object]) -> dict[str, object]:
-    """The values with the limits of the service where the encoding does not set its own."""
+    """Add the limits of the service unless the encoding sets its own."""
     given = values.get("encoding", {})
     return {**values, "encoding": {**limits, **given}} if isinstance(given, Mapping) else values
 
 
 class AwsClassifier(ABC):
-    """A service of AWS that is asked with one request a picture, in a thread of its own."""
+    """An AWS service, called with one request per picture in a thread."""
 
     _service: Service
     _encoding: Encoding
@@ -282,13 +282,13 @@ class Service:
         self.region: str = self._session.region_name
 
     async def run(self, ask: Callable[[bytes], Answer], file: bytes) -> Answer:
-        """One question in a thread."""
+        """Send one query in a thread."""
         with self._lock:
             self._threads = self._threads or ThreadPoolExecutor(self._account.concurrency, "looktwice-aws")
         return await asyncio.get_running_loop().run_in_executor(self._threads, ask, file)
 
     def call(self, operation: str, arguments: Mapping[str, object]) -> Mapping[str, Any]:
-        """The reply of one call; a ClassifierError says what kind of failure it was."""
+        """Call the service; raises the ClassifierError for the failure."""
         from botocore.exceptions import BotoCoreError, ClientError
         from botocore.parsers import ResponseParserError
 
@@ -300,11 +300,11 @@ class Service:
             failure = garbled(f"{self._name} sent what botocore cannot read")
         else:
             return reply
-        # Raised here, outside the handler, so that nothing of botocore, which may hold keys, hangs on to it.
+        # Raised outside the handler, so that no exception of botocore, which may hold keys, is attached.
         raise failure
 
     def body(self, stream: Any) -> bytes:
-        """All that a stream holds, up to the limit."""
+        """Read a stream, up to the limit."""
         from botocore.exceptions import BotoCoreError
 
         most = self._account.max_reply_bytes
@@ -325,7 +325,7 @@ class Service:
         raise failure
 
     def close(self) -> None:
-        """Close connections; calls in flight end by themselves, at the latest at their timeout."""
+        """Close connections; calls in flight end at their timeout at the latest."""
         with self._lock:
             client, threads, self._client, self._threads = self._client, self._threads, None, None
         if threads is not None:
@@ -376,7 +376,7 @@ class Service:
     def _refused(self, error: Any) -> ClassifierError:
         details = error.response.get("Error", {})
         code, status = details.get("Code", ""), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        # botocore cuts a code at its signs, so that half a key could be left of one that is none.
+        # botocore splits a code at punctuation, which could leave part of a key in it.
         name = code if CODE.fullmatch(code) else "an error"
         detail = self.secrets().line(f"{name} ({status}): {details.get('Message') or 'nothing more'}")
         words = f"{self._name} answered {detail}"
@@ -393,7 +393,7 @@ class Service:
         return PermanentError(f"{words}; {advice}", status=status, billed=self._account.bills(status))
 
     def secrets(self) -> Secrets:
-        """The credentials that are in use; those of a role change while it runs."""
+        """The current credentials; those of a role change over time."""
         found = self._session.get_credentials()
         keys = found.get_frozen_credentials() if found else None
         with self._lock:
@@ -403,7 +403,7 @@ class Service:
 
 
 def garbled(message: str) -> TransientError:
-    """The error for a reply that is not what was promised."""
+    """The error for an invalid reply."""
     return TransientError(
         f"{message}; is this the right endpoint and label path?", status=200, garbled=True, code="reply-malformed"
     )

@@ -1,7 +1,7 @@
-"""Black-box classifiers: what looktwice needs of a classifier, and what the words of its answers mean.
+"""The interface of black-box classifiers, and the mapping of their answers to labels.
 
-A ledger keeps a classifier's own words, and they get their meaning when they are read: a text is itself unless it is
-renamed, and a position such as `#3` is the label that stands there. So names can change and no answer is asked again.
+A ledger stores a classifier's own words, which are mapped to labels on reading: a text is a label unless it is renamed,
+and `#3` is the label at position 3. So names can change without new queries.
 """
 
 from __future__ import annotations
@@ -30,55 +30,55 @@ Prepared = TypeVar("Prepared")
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits and costs of asking a classifier; of these only the working size affects its answers."""
+    """The limits and prices of a classifier; of these only the working size affects its answers."""
 
     batch: int = 1
-    """Pictures in one call."""
+    """The batch size."""
     concurrency: int = 8
-    """Calls at the same time."""
+    """Concurrent calls."""
     per_second: float | None = None
-    """Questions a second that it allows."""
+    """Allowed queries per second."""
     price_micros: int = 0
-    """The price of a question, in millionths of the currency."""
+    """The price of a query, in millionths of the currency."""
     local: bool = False
     """Whether it runs on this machine and is free, so that answers need no ledger."""
     working_size: WorkingSize = PHOTO
-    """The size beyond which a larger picture adds nothing."""
+    """The working size: larger pictures give the same answers."""
     jpeg_above: int | None = None
-    """Pixels of the longer side beyond which JPEG is sent in place of PNG."""
+    """The longer side in pixels above which JPEG is sent instead of PNG."""
 
     def sent_as(self, height: int, width: int) -> str:
-        """The encoding of a picture of this size where it differs from the fingerprint's; empty otherwise."""
+        """The encoding of a picture of this size if it differs from the fingerprint's; empty otherwise."""
         return "jpeg 4:4:4" if self.jpeg_above and max(height, width) > self.jpeg_above else ""
 
 
 @runtime_checkable
 class Prompted(Protocol):
-    """A classifier that takes a prompt, so that views can change the wording of a question."""
+    """A classifier that takes a prompt, so that views can change the wording."""
 
     def words(self, phrasing: Phrasing) -> str:
-        """The text of a question in this wording; a PermanentError where it is not possible."""
+        """The prompt in this wording; raises a PermanentError if it is not possible."""
 
     def prepare_as(self, pixels: Pixels, phrasing: Phrasing) -> object:
-        """One picture as the classifier takes it, with the question in this wording."""
+        """Prepare one picture, with the prompt in this wording."""
 
 
 class Weight(NamedTuple):
-    """The parts of a question that are billed, as far as they are known before it is sent."""
+    """The billed parts of a query that are known before it is sent."""
 
     characters: int
-    """Of its text, and of the schema that its answer must follow."""
+    """The bytes of its text, and of the schema of its answer."""
     bytes: int
-    """Of the request without the picture."""
+    """The bytes of the request without the picture."""
     height: int
     width: int
-    """Of the picture as it is sent."""
+    """The size of the picture as sent."""
     detail: str | None
-    """The level of detail that is requested, where the vendor has one."""
+    """The requested level of detail, if the vendor has one."""
     output: int
     """The expected number of tokens of an answer."""
     most_output: int | None
-    """The most tokens of an answer, where that is limited."""
+    """The most tokens of an answer, if limited."""
 
 
 @runtime_checkable
@@ -87,7 +87,7 @@ class Metered(Protocol):
 
     @property
     def model(self) -> str:
-        """The name under which it is billed."""
+        """The model name in the price table."""
 
     def weigh(self, height: int, width: int, phrasing: Phrasing = AS_DESCRIBED) -> Weight:
         """The tokens and pixels of a query about a picture of this size, in this wording."""
@@ -95,28 +95,28 @@ class Metered(Protocol):
 
 @runtime_checkable
 class Classifier(Protocol, Generic[Prepared]):
-    """A closed classifier: pictures in, one label each out.
+    """A black-box classifier: pictures in, labels out.
 
-    One whose words are not yet labels also has `names`, a `Naming`.
+    If its answers are not labels yet, it also has `names`, a `Naming`.
     """
 
     @property
     def fingerprint(self) -> str:
-        """Changes if and only if something changes that could change its answers; contains no secret."""
+        """A digest of everything that can change its answers; contains no secret."""
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        """All labels it can return, where they are known."""
+        """All labels it can return, if known."""
 
     @property
     def limits(self) -> Limits:
-        """The limits and costs of asking it."""
+        """The limits and prices of the classifier."""
 
     def prepare(self, pixels: Pixels) -> Prepared:
-        """One picture as the classifier takes it; processor work that runs in threads, before anything is paid."""
+        """Prepare one picture; processor work that runs in threads, before anything is paid."""
 
     async def label(self, batch: Sequence[Prepared]) -> list[Answer]:
-        """One answer per picture, in order; raises the ClassifierError of the kind of failure."""
+        """Return one answer per picture, in order; raises the ClassifierError for the failure."""
 
     async def close(self) -> None:
         """Release connections and processes."""
@@ -124,14 +124,14 @@ class Classifier(Protocol, Generic[Prepared]):
 
 @runtime_checkable
 class Rereadable(Protocol):
-    """A classifier whose stored replies can be read in another way, which costs no query."""
+    """A classifier whose stored replies can be read again in another way, without queries."""
 
     @property
     def reading(self) -> str:
-        """Changes if and only if something changes that is read from a reply: paths, labels, thresholds."""
+        """A digest of how replies are read: paths, labels, thresholds."""
 
     def reread(self, reply: bytes, status: int | None) -> Answer:
-        """The answer that a stored reply holds; raises the ClassifierError of one that does not fit."""
+        """Read the answer in a stored reply; raises a ClassifierError if it is invalid."""
 
 
 AnyClassifier = Classifier[Any]
@@ -139,18 +139,18 @@ AnyClassifier = Classifier[Any]
 
 
 def fingerprint(kind: str, parts: Mapping[str, object]) -> str:
-    """A short tagged hash of everything that could change answers."""
+    """A short tagged hash of everything that can change answers."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return f"{kind}:{hashlib.blake2b(text.encode(), digest_size=12, person=b'looktwice').hexdigest()}"
 
 
 def reading(classifier: AnyClassifier) -> str:
-    """The digest of what is read from a classifier's replies; empty where that is part of the fingerprint."""
+    """The digest of what is read from a classifier's replies; empty if that is part of the fingerprint."""
     return classifier.reading if isinstance(classifier, Rereadable) else ""
 
 
 def size_in_bytes(prepared: object) -> int | None:
-    """The size of a prepared picture in a request; None where it is unknown."""
+    """The size of a prepared picture in a request; None if it is unknown."""
     if isinstance(prepared, bytes):
         return len(prepared)
     if isinstance(prepared, np.ndarray):
@@ -161,50 +161,50 @@ def size_in_bytes(prepared: object) -> int | None:
 
 
 def lasting(fingerprint: str) -> str:
-    """The part of a fingerprint that is stable across processes; see `PythonClassifier`."""
+    """The part of a fingerprint that is the same in all processes; see `PythonClassifier`."""
     return fingerprint.partition("#")[0]
 
 
 NO_LABEL = ""
-"""The label of an answer that was paid for but contains no readable label."""
+"""The label of a paid answer without a readable label."""
 
 
 KEPT_OPTIONS = 100
-"""The most labels of a reply that are kept."""
+"""The most labels of a reply that are stored."""
 MOST_OPTIONS = 10
-"""The most labels of a ranked list that are asked for, or are evidence for one label."""
+"""The most labels of a ranked list that are requested or used."""
 
 Option = tuple[str, float | None]
-"""A label of a ranked list, and its score where it has one."""
+"""A label of a ranked list, and its score if it has one."""
 
 AnswerKind = Literal["label", "tags"]
-"""What an answer says: the best of its labels is true of the picture, or any number of its labels are."""
+"""The kind of answers: one label, or any number of tags."""
 
 
 Usage = tuple[tuple[str, int], ...]
-"""What an answer used, as counted and named by the classifier: `(("input_tokens", 300), …)`."""
+"""The usage of an answer, as counted and named by the classifier: `(("input_tokens", 300), …)`."""
 
 
 class Tokens(NamedTuple):
-    """The tokens that a question and its reply are billed for."""
+    """The billed tokens of a query and its reply."""
 
     input: int = 0
-    """Of the question, those from a cache included."""
+    """Input tokens, including those from a cache."""
     output: int = 0
     cached: int = 0
     """Those of the input that were read from a cache."""
     written: int = 0
-    """Those of the input that were written to a cache, where that has a price of its own."""
+    """Input tokens that were written to a cache, if these have a separate price."""
 
 
 FARTHEST = 1e300
-"""What stands for an infinite logit: the difference of two is still a number."""
+"""Replaces infinite logits: the difference of two is still finite."""
 
 
 def probabilities(scores: NDArray[np.floating]) -> NDArray[np.float64]:
-    """(K,): the scores of all classes about one picture as probabilities.
+    """(K,): convert the scores of all classes for one picture to probabilities.
 
-    Numbers in [0, 1] stay as they are, percentages are divided by 100, and anything else is taken for logits.
+    Numbers in [0, 1] are unchanged, percentages are divided by 100, and anything else is treated as logits.
     """
     values = np.nan_to_num(scores.astype(np.float64), posinf=FARTHEST, neginf=-FARTHEST).clip(-FARTHEST, FARTHEST)
     if values.min() >= 0 and values.max() <= 1 + 1e-3:
@@ -222,16 +222,16 @@ class Answer:
 
     label: str
     score: float | None = None
-    """The score that the classifier gives to the label, on its own scale."""
+    """The classifier's score of the label, on its own scale."""
     status: int | None = None
     raw: bytes | None = None
     options: tuple[Option, ...] = ()
-    """The first labels of its ranked list, at most KEPT_OPTIONS, where it gave one."""
+    """The first labels of its ranked list, at most KEPT_OPTIONS, if it returned one."""
     usage: Usage = ()
-    """What it used, where the classifier reports it."""
+    """Its usage, if reported."""
 
     def listed(self) -> tuple[Option, ...]:
-        """Its ranked list; the label alone where it gave no list but a score, and nothing where it gave neither."""
+        """Its ranked list; only the label if it has just a score, and empty if it has neither."""
         return self.options or (() if self.score is None else ((self.label, self.score),))
 
 
@@ -239,18 +239,18 @@ POSITION = re.compile(r"#+[0-9]+")
 
 
 class Naming(Protocol):
-    """Maps words to labels; an optional `why_none` explains why a word means none."""
+    """Maps words to labels; an optional `why_none` explains why a word has no label."""
 
     @property
     def renames(self) -> Mapping[str, str]:
-        """The words that are renamed, as far as they can be listed."""
+        """The renamed words, as far as they can be listed."""
 
     def label(self, word: str) -> str:
-        """The label that a word means; NO_LABEL if it means none."""
+        """The label of a word; NO_LABEL if there is none."""
 
 
 class Plain:
-    """Words that are labels as they are."""
+    """Words that are labels."""
 
     renames: Mapping[str, str] = MappingProxyType({})
 
@@ -259,19 +259,19 @@ class Plain:
 
 
 def names_of(classifier: AnyClassifier) -> Naming:
-    """The meaning of the labels in a classifier's answers."""
+    """The naming of a classifier's answers."""
     names: Naming = getattr(classifier, "names", Plain())
     return names
 
 
 def why_none(names: Naming, word: str) -> str:
-    """A message that says why the word of an answer means no label; `why_none` of the naming may add a reason."""
+    """A message on why a word has no label; `why_none` of the naming may add a reason."""
     tell: Callable[[str], str] | None = getattr(names, "why_none", None)
     return "the classifier's answer held no label" + (f": {tell(word)}" if tell else "")
 
 
 class Names:
-    """Labels by their position, words under other names, and a label for an answer without one."""
+    """Maps positions to labels, renames words, and sets a label for answers without one."""
 
     def __init__(
         self, labels: Sequence[str] | None = None, rename: Mapping[str, str] | None = None, empty: str = NO_LABEL
@@ -285,7 +285,7 @@ class Names:
         self._count = None if labels is None else len(labels)
 
     def label(self, word: str) -> str:
-        """The label that a word means; a PermanentError where there are too few labels for a position."""
+        """The label of a word; raises a PermanentError if there are too few labels for a position."""
         known = self.renames.get(word)
         if known is not None:
             return known
@@ -301,7 +301,7 @@ class Names:
 
 
 class Renamed:
-    """The labels of another naming, some of them under other names."""
+    """Renames labels of another naming."""
 
     def __init__(self, names: Naming, rename: Mapping[str, str]) -> None:
         self._names, self._rename = names, rename
@@ -310,16 +310,16 @@ class Renamed:
         self.why_none = getattr(names, "why_none", None)
 
     def label(self, word: str) -> str:
-        """The label that a word means."""
+        """The label of a word."""
         label = self._names.label(word)
         return self._rename.get(label, label)
 
 
 def merged(names: Naming, answer: Answer) -> tuple[Option, ...]:
-    """The labels that a ranked list means: words that mean the same are one label, at the better place.
+    """Map a ranked list to labels; words with the same label are merged at the better rank.
 
-    Their scores are added up, as those of parts of one class. A word that is there twice counts once, where it is
-    better: a detector lists a class for each object that it sees.
+    Their scores are summed, as those of parts of one class. A repeated word counts once, at the better rank: a detector
+    lists a class once per object.
     """
     words: dict[str, float | None] = {}
     found: dict[str, float | None] = {}
@@ -335,15 +335,15 @@ def merged(names: Naming, answer: Answer) -> tuple[Option, ...]:
 
 
 def answer_kind(classifier: AnyClassifier) -> AnswerKind:
-    """The kind of a classifier's answers: one label, unless it has an `answer_kind`."""
+    """The kind of a classifier's answers; one label by default."""
     kind: AnswerKind = getattr(classifier, "answer_kind", "label")
     return kind
 
 
 def tags(names: Naming, answer: Answer) -> tuple[Option, ...]:
-    """The tags that an answer of tags means, in its order; an answer without a label has none.
+    """Map an answer to tags, in its order; an answer without a label has none.
 
-    Words that mean the same are one tag, with the largest of their scores: one of them being true suffices.
+    Words with the same tag are merged with the largest of their scores.
     """
     found: dict[str, float | None] = {}
     for word, score in answer.listed():
@@ -355,10 +355,10 @@ def tags(names: Naming, answer: Answer) -> tuple[Option, ...]:
 
 
 def position_word(index: int) -> str:
-    """The word for a position."""
+    """Encode a position as a word."""
     return f"#{index}"
 
 
 def as_word(text: str) -> str:
-    """The word for a text: the text itself, escaped if it looks like a position."""
+    """Encode a text as a word, escaped if it looks like a position."""
     return f"#{text}" if text.startswith("#") and POSITION.fullmatch(text) else text

@@ -15,7 +15,7 @@ In place of a label the last line may be JSON: a label with a score, or a ranked
 
 No shell is involved. The program inherits the environment, keys included; `${NAME}` in the command stands for the value
 of an environment variable, which others on this machine can see while the program runs.
-Exit code 0 means an answer, 75 (EX_TEMPFAIL) that it may work later, any other that it will not.
+Exit code 0 means an answer, 75 (EX_TEMPFAIL) a transient failure, any other a permanent one.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ from looktwice.errors import ClassifierError, PermanentError, TransientError, re
 from looktwice.images import WorkingSize
 
 MOST_OUTPUT = 1 << 20
-"""Bytes that a program may print on each stream."""
+"""The most bytes of output on each stream."""
 EX_TEMPFAIL = 75
 FOLDERS = ("PWD", "OLDPWD")
-"""Variables that hold no password."""
+"""Environment variables that are not treated as secrets."""
 SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY)
-"""Transient reasons why a program cannot be started."""
+"""Transient errors of starting a program."""
 
 
 class CommandDescription(BaseModel):
-    """A command line in which {image} stands for the path of the picture."""
+    """A command line with {image} for the path of the picture."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -93,7 +93,7 @@ class CommandDescription(BaseModel):
 
 
 class Printed(BaseModel):
-    """A label in the JSON that a program prints; other fields of it do not matter."""
+    """A label in a program's JSON output; other fields are ignored."""
 
     label: str = Field(min_length=1)
     score: float | None = Field(default=None, allow_inf_nan=False)
@@ -103,7 +103,7 @@ RANKED = TypeAdapter(list[Printed])
 
 
 class CommandClassifier:
-    """A program that is started once a picture."""
+    """A program that is started once per picture."""
 
     def __init__(self, description: CommandDescription, folder: Path = Path()) -> None:
         self._description = description
@@ -131,7 +131,7 @@ class CommandClassifier:
         return [await self._one(file) for file in batch]
 
     async def close(self) -> None:
-        """Nothing to release: no program outlives its question."""
+        """Nothing to release: no program outlives its query."""
 
     async def _one(self, file: bytes) -> Answer:
         with tempfile.TemporaryDirectory(prefix="looktwice-") as folder:
@@ -142,7 +142,7 @@ class CommandClassifier:
             return self._answer(process.returncode or 0, output, errors)
 
     async def _started(self, path: Path) -> Process:
-        """The program, running; if nobody waits any more it is ended, and never left half started."""
+        """Start the program; if the query is cancelled it is ended, and never left half started."""
         starting = asyncio.create_task(self._start(path))
         try:
             return await asyncio.shield(starting)
@@ -153,7 +153,7 @@ class CommandClassifier:
     async def _start(self, path: Path) -> Process:
         words = [word.replace("{image}", str(path)) for word in self._filled]
         try:
-            # A session of its own, so that whatever the program starts can be ended with it.
+            # A separate session, so that all its child processes can be ended too.
             return await asyncio.create_subprocess_exec(
                 *words, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, cwd=self._folder, start_new_session=True
             )
@@ -166,7 +166,7 @@ class CommandClassifier:
             ) from None
 
     async def _watched(self, process: Process) -> tuple[bytes, bytes]:
-        """The output of a program, which is ended after its timeout or when nobody waits any more."""
+        """Read the output of a program, which is ended after its timeout or if the query is cancelled."""
         seconds = self._description.timeout
         try:
             return await asyncio.wait_for(self._read(process), seconds)
@@ -243,7 +243,7 @@ def connect(address: str, settings: Settings) -> Classifier[bytes]:
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The options of a command line and their values, `--name=value` or `--name value`; other words have no name."""
+    """The options and values of a command line, `--name=value` or `--name value`; other words have no name."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         name, separator, value = word.partition("=")
         argument = value if separator else following
@@ -253,12 +253,12 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _place(program: str, folder: Path) -> Path | str:
-    """Where a program is: a path counts from the folder, a bare name is looked up by the system."""
+    """Resolve a program: a path is relative to the folder, a bare name is looked up by the system."""
     return folder.absolute() / program if os.sep in program else program
 
 
 def _is_json(line: str) -> bool:
-    """Whether a line is a JSON object or list; any other is a label."""
+    """Whether a line is a JSON object or list; any other line is a label."""
     try:
         return line[:1] in "{[" and isinstance(json.loads(line), dict | list)
     except (ValueError, RecursionError):
@@ -273,7 +273,7 @@ def _signal(number: int) -> str:
 
 
 async def _capped(process: Process, stream: asyncio.StreamReader | None) -> bytes:
-    """The output of a program up to its limit; one that prints more is ended."""
+    """Read output up to the limit; a program that prints more is ended."""
     data = bytearray()
     while stream and (part := await stream.read(1 << 16)):
         if len(data) <= MOST_OUTPUT:
@@ -284,7 +284,7 @@ async def _capped(process: Process, stream: asyncio.StreamReader | None) -> byte
 
 
 def _kill(process: Process) -> None:
-    """End a program and everything that it started, which may live on after it."""
+    """End a program and its child processes, which may outlive it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 

@@ -1,6 +1,6 @@
-"""How a picture becomes the file that a server takes.
+"""Encode a picture as the file that a server accepts.
 
-Every limit of the server is checked here, before a question is paid for.
+Every limit of the server is checked here, before a query is paid for.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from looktwice.images import PHOTO, WorkingSize, encode_jpeg, encode_png
 LOWEST_QUALITY = 30
 QUALITY_STEP = 10
 PHOTO_SIDE = 512
-"""Pixels of the longer side beyond which a picture goes as JPEG where no format is set."""
+"""The longer side in pixels above which pictures are sent as JPEG if no format is set."""
 PHOTO_QUALITIES = (95, 90, 85, 80)
 PHOTO_BYTES = 0.5
-"""Bytes a pixel of such a file, where that takes no lower quality: 400 KB of 1,024 × 768 pixels."""
+"""The target size of such a file in bytes per pixel: 400 KB for 1,024 × 768 pixels."""
 
 
 class Encoding(BaseModel):
     """A picture as a PNG or JPEG file within the limits of a server.
 
     Where no format is set, pictures of up to 512 px go as PNG and larger ones as JPEG that keeps all colours (4:4:4):
-    of quality 95, or down to 80 where a busy picture would take more than half a byte a pixel.
+    of quality 95, or down to 80 if a busy picture would take more than half a byte per pixel.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -52,16 +52,16 @@ class Encoding(BaseModel):
 
     @property
     def jpeg_above(self) -> int | None:
-        """Pixels of the longer side beyond which the format is not the one that the fingerprint stands for."""
+        """The longer side in pixels above which the format differs from that of the fingerprint."""
         return None if self.format or (self.max_side or PHOTO_SIDE + 1) <= PHOTO_SIDE else PHOTO_SIDE
 
     def named(self, *names: str | None) -> Self:
-        """The same for a request that names the kind of the file itself, in a content type or a file name."""
+        """Validate the encoding for a request with a fixed content type or file name."""
         png = self.format is None and any("png" in name.lower() for name in names if name)
         return self.model_copy(update={"format": "png"}) if png else self
 
     def usable_size(self) -> WorkingSize:
-        """How large a picture is worth drawing views of, for a server with these limits."""
+        """The working size for a server with these limits."""
         return WorkingSize(long=self.max_side) if self.max_side else PHOTO
 
     def parts(self) -> dict[str, object]:
@@ -87,7 +87,7 @@ class Encoding(BaseModel):
         return np.asarray(cv2.resize(pixels, target[::-1], interpolation=rule), np.uint8)
 
     def encode(self, pixels: Pixels) -> bytes:
-        """The file of a picture that already fits, within the limit of bytes."""
+        """Encode a picture that fits the limits, within the limit of bytes."""
         photo = self.format is None and max(pixels.shape) > PHOTO_SIDE
         data = _photo(pixels) if photo else self._chosen(pixels)
         if self.max_bytes is not None and len(data) > self.max_bytes:
@@ -108,7 +108,7 @@ class Encoding(BaseModel):
         return data
 
     def target(self, height: int, width: int) -> tuple[int, int]:
-        """The height and width to which such a picture is scaled."""
+        """The scaled height and width."""
         size = self._smaller(height, width)
         if self.min_side is None or min(size) >= self.min_side:
             return size
@@ -145,7 +145,7 @@ def kind_of(file: bytes) -> str:
 
 
 def _photo(pixels: Pixels) -> bytes:
-    """JPEG that keeps all colours, of the best quality that takes few bytes."""
+    """Encode JPEG without chroma subsampling, at the highest quality within the target size."""
     most = PHOTO_BYTES * pixels.shape[0] * pixels.shape[1]
     for quality in PHOTO_QUALITIES:
         data = encode_jpeg(pixels, quality, full_colour=True)

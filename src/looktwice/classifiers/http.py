@@ -1,4 +1,4 @@
-"""Any classifier behind one HTTP request: a template for the request, and a path to the label in the reply.
+"""HTTP connector: a template for the request, and a path to the label in the reply.
 
     connector = "http"
     url = "https://api.example.com/v1/{model}/classify"
@@ -9,11 +9,11 @@
     score = "predictions[].confidence"
     price = "0.0015"
 
-Templates know {image_base64}, {image_data_url}, {width}, {height} and {pixels}. When paths give lists, the label with
-the largest score counts, the first of equals, or the first of all where there is no score path; an empty list is
-an answer without a label. Without a label path, the label is the position of the largest score. With
-`answer = "tags"` all labels of a list count, since several may be true of a picture.
-`preset = "google-vision"` starts from a description inside the package, of which any line can be changed.
+Templates know {image_base64}, {image_data_url}, {width}, {height} and {pixels}. When paths return lists, the label with
+the largest score counts (the first one on ties, or without a score path); an empty list is an answer without a label.
+Without a label path, the label is the position of the largest score. With `answer = "tags"` all labels of a list count,
+since several may apply to a picture. `preset = "google-vision"` starts from a description in the package, whose
+settings can be overridden.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ Body = Raw | Base64 | Multipart | Json
 
 
 class HttpDescription(HttpSettings, Paths):
-    """One request and where its reply holds the label."""
+    """The settings of the request and of reading the reply."""
 
     url: str
     method: Literal["POST", "PUT", "PATCH"] = "POST"
@@ -138,7 +138,7 @@ class HttpDescription(HttpSettings, Paths):
 
 
 class HttpClassifier:
-    """A server that is asked with one request a picture."""
+    """A server that takes one request per picture."""
 
     def __init__(self, description: HttpDescription, labels: tuple[str, ...] | None) -> None:
         secrets = Secrets()
@@ -209,13 +209,13 @@ def connect_preset(address: str, settings: Settings) -> Classifier[bytes]:
 
 
 def presets() -> tuple[str, ...]:
-    """The names of the descriptions inside the package."""
+    """The names of the presets."""
     folder = files("looktwice.classifiers").joinpath("presets")
     return tuple(sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")))
 
 
 def preset(name: str) -> str:
-    """The text of one of them, to copy and change."""
+    """The text of a preset, to copy and change."""
     known = presets()
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
@@ -232,7 +232,7 @@ def _connect(settings: Settings) -> HttpClassifier:
 
 
 def merge_preset(settings: Settings) -> dict[str, object]:
-    """The settings on top of those of the preset that they name, if any."""
+    """Apply the settings to the preset that they name, if any."""
     if "preset" in settings:
         start = tomllib.loads(preset(str(settings["preset"])))
         settings = _changed(start, {key: value for key, value in settings.items() if key != "preset"})
@@ -250,7 +250,7 @@ def _changed(start: Mapping[str, object], changes: Settings) -> dict[str, object
 
 
 def _parts(description: HttpDescription) -> dict[str, object]:
-    """All that could change the server's reply; secrets are in it by the names of their variables."""
+    """Everything that can change the server's reply; secrets appear as the names of their variables."""
     silent = {*HttpSettings.model_fields, *NAMING, *WHAT_IS_READ, "values", "error"}
     parts = description.model_dump(exclude={*silent, "encoding", "headers"})
     if "{pixels}" not in json.dumps(parts["body"]):
@@ -260,7 +260,7 @@ def _parts(description: HttpDescription) -> dict[str, object]:
 
 
 def _with_values(description: HttpDescription) -> HttpDescription:
-    """The description with the values in place of {name}."""
+    """Substitute values for {name} in the description."""
     values = description.values
 
     def fill(text: str) -> str:
@@ -306,7 +306,7 @@ def _each_text(value: JsonValue, change: Fill) -> JsonValue:
 
 
 def _texts(name: str, value: object) -> Iterator[tuple[str, str]]:
-    """Every text inside a JSON value that is no place for the picture, with the name nearest to it."""
+    """Every string in a JSON value that is not a placeholder of the picture, with the nearest name."""
     if isinstance(value, str) and value.strip("{}") not in PICTURE_NAMES:
         yield name, value
     elif isinstance(value, Mapping):
@@ -325,7 +325,7 @@ def _limits(description: HttpDescription, encoding: Encoding) -> Limits:
 
 
 def _body(description: HttpDescription, encoding: Encoding, secrets: Secrets) -> tuple[str | None, Build]:
-    """The content type of bodies, None where it is that of the file, and what makes one of a picture that fits."""
+    """The content type of bodies, None if it is that of the file, and a function that encodes the body."""
     body = description.body
     if isinstance(body, Raw):
         return body.content_type, encoding.encode

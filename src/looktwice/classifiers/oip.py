@@ -61,18 +61,18 @@ NUMBERS = {
     **{f"INT{8 * size}": f"<i{size}" for size in (1, 2, 4, 8)},
     **{f"FP{8 * size}": f"<f{size}" for size in (2, 4, 8)},
 }
-"""How each type of the protocol lies in memory."""
+"""The numpy dtype of each type in the protocol."""
 PICTURES = ("FP16", "FP32", "FP64", "UINT8", "BYTES")
 """The types in which a picture can be sent."""
 BATCH = 8
-"""Pictures in one call to a model that takes any number of them."""
+"""The batch size for a model that takes any number of pictures."""
 ADDRESS = re.compile(r"(?P<base>.*?)(?:/v2/models)?/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?")
 CLASS = re.compile(r"(?P<value>-?\d[\d.]*(?:e[-+]?\d+)?):(?P<index>\d+)(?::(?P<label>.*))?", re.IGNORECASE | re.DOTALL)
 HEADER_LENGTH = "inference-header-content-length"
 
 
 class OipDescription(HttpSettings, Preprocessing):
-    """Where the model is, how a picture becomes its input, and its output a label."""
+    """The settings of the server, preprocessing and labels."""
 
     url: str
     headers: dict[str, str] = Field(default_factory=dict)
@@ -94,7 +94,7 @@ class OipDescription(HttpSettings, Preprocessing):
 
 
 class TensorInfo(BaseModel):
-    """One input or output of a model, in its server's words."""
+    """An input or output of a model, as described by its server."""
 
     name: str
     datatype: str
@@ -114,14 +114,14 @@ class Metadata(BaseModel):
 
 
 class Model(NamedTuple):
-    """A model as it is asked."""
+    """The resolved interface of a model."""
 
     input: str
     datatype: str
     shape: tuple[int, ...]
     output: str | None
     batch: int
-    """Pictures in one call, at most."""
+    """The largest batch."""
     binary: bool
     """The server takes and gives numbers as bytes after the JSON."""
     classification: bool
@@ -129,7 +129,7 @@ class Model(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """One picture as the server takes it: its shape without the batch, and its bytes or JSON numbers."""
+    """A prepared picture: its shape without the batch, and its bytes or JSON numbers."""
 
     shape: tuple[int, ...]
     data: bytes
@@ -159,7 +159,7 @@ class OipClassifier:
 
     @property
     def limits(self) -> Limits:
-        """The limits and costs of asking it; from the server where the description has none."""
+        """The limits and costs of asking it; from the server if the description has none."""
         batch = self._description.batch or self.model.batch
         if size := self._description.size or _size(self.model, self._description.layout):
             return self._description.limits(self._description.usable_size(size), batch)
@@ -232,7 +232,7 @@ class OipClassifier:
         return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
     async def _most(self, transport: Transport) -> int:
-        """Pictures that Triton takes in one call, which its metadata does not include."""
+        """The largest batch of Triton, which its metadata does not include."""
         try:
             reply = await transport.endpoint("GET", f"{self._address.model}/config", self._headers).send_json()
         except PermanentError:
@@ -258,7 +258,7 @@ def _connect(settings: Settings) -> OipClassifier:
 
 
 class _Address(NamedTuple):
-    """Where the server and its model are."""
+    """The URLs of the server and its model."""
 
     server: str
     model: str
@@ -303,7 +303,7 @@ def _model(description: OipDescription, metadata: Metadata, extensions: Sequence
 
 
 def _input(description: OipDescription, metadata: Metadata) -> TensorInfo:
-    """The input that takes the picture: the one of the description, otherwise the only one of the metadata."""
+    """The input for the picture: the one in the description, otherwise the only one in the metadata."""
     inputs = {one.name: one for one in metadata.inputs}
     if description.input is None and len(inputs) > 1:
         raise PermanentError(
@@ -324,7 +324,7 @@ def _input(description: OipDescription, metadata: Metadata) -> TensorInfo:
 
 
 def _batch(tensor: TensorInfo, description: OipDescription, most: int) -> int:
-    """Pictures in one call: many where the first dimension is free and all pictures get the same shape."""
+    """The batch size: larger than one if the first dimension is free and all pictures have the same shape."""
     free = tensor.shape[0] == -1 and len(tensor.shape) != 3
     fixed = tensor.datatype == "BYTES" or description.size is not None or tensor.shape.count(-1) == 1
     if not free and tensor.shape[0] != 1 and len(tensor.shape) != 3:
@@ -343,7 +343,7 @@ def _file(pixels: Pixels, encoding: Encoding, model: Model) -> Tensor:
 
 
 def _numbers(pixels: Pixels, description: OipDescription, model: Model) -> Tensor:
-    """A picture as numbers in the shape and type that the model takes."""
+    """Convert a picture to the shape and type of the model's input."""
     height, width, count, first = _dimensions(model, description.layout)
     look: Preprocessing = description
     if count == 1 and "channels" not in description.model_fields_set:
@@ -389,7 +389,7 @@ def _dimensions(model: Model, layout: str | None) -> tuple[int, int, int, bool]:
 
 
 def _size(model: Model, layout: str | None) -> tuple[int, int] | None:
-    """Height and width that a model takes; None where it takes any, or files."""
+    """Height and width that a model takes; None if it takes any, or files."""
     if model.datatype == "BYTES":
         return None
     height, width, *_ = _dimensions(model, layout)
@@ -433,7 +433,7 @@ def _outputs(model: Model) -> dict[str, object]:
 
 
 class Output(BaseModel):
-    """One output of a reply; its data follow the JSON where `binary_data_size` is given."""
+    """An output of a reply; its data follow the JSON if `binary_data_size` is given."""
 
     name: str
     datatype: str
@@ -442,18 +442,18 @@ class Output(BaseModel):
     data: list[object] | None = None
 
     def parameter(self, name: str) -> object:
-        """One of the parameters; KServe writes null where it has none."""
+        """One of the parameters; KServe writes null if it has none."""
         return (self.parameters or {}).get(name)
 
 
 class Outputs(BaseModel):
-    """A reply, as far as it matters."""
+    """The used part of a reply."""
 
     outputs: tuple[Output, ...]
 
 
 class Reading(NamedTuple):
-    """From a reply to the answers it holds."""
+    """Decodes replies to answers."""
 
     model: Model
     labels: tuple[str, ...] | None
@@ -469,7 +469,7 @@ class Reading(NamedTuple):
         return [secrets.answer(word, score, reply.status, body, options) for word, score, options in rows]
 
     def _found(self, reply: Reply) -> tuple[Output, NDArray[np.generic]]:
-        """The output that was asked for, and its values in one row."""
+        """The requested output, with its values in one row."""
         try:
             length = int(reply.headers.get(HEADER_LENGTH, len(reply.body)))
             outputs = Outputs.model_validate_json(reply.body[:length]).outputs
@@ -526,7 +526,7 @@ class Reading(NamedTuple):
 
 
 def _ranked(text: str) -> tuple[str, float]:
-    """A class of the classification extension: its word and its score, which may be a logit."""
+    """A class of the classification extension: its name and its score, which may be a logit."""
     found = CLASS.fullmatch(text)
     if found is None:
         raise Garbled(f"has {text!r} where value:index:label should be")

@@ -50,11 +50,11 @@ from looktwice.images import WorkingSize
 Tensor = NDArray[np.float32]
 MOST_PICTURES = 64
 CALL_PIXELS = 2**17
-"""Pixels in one call: two pictures of 224 × 224. More take no less time each, and memory in proportion."""
+"""The most pixels per call: two pictures of 224 × 224. Larger calls are no faster per picture, and use more memory."""
 
 
 class OnnxDescription(Preprocessing):
-    """How a picture becomes the model's input, and its output a label."""
+    """The settings of preprocessing and labels."""
 
     model: str
     size: tuple[int, int] = Field(description="height, width")
@@ -72,7 +72,7 @@ class OnnxDescription(Preprocessing):
         return Limits(self.pictures(), (os.cpu_count() or 1) + 1, local=True, working_size=size)
 
     def pictures(self) -> int:
-        """How many go into one call: enough to keep a core busy, few enough for the memory of large inputs."""
+        """The batch size: enough to keep a core busy, few enough for the memory of large inputs."""
         return self.batch or max(1, min(MOST_PICTURES, CALL_PIXELS // (self.size[0] * self.size[1])))
 
 
@@ -80,7 +80,7 @@ class OnnxClassifier:
     """A model file, run on this machine's processors."""
 
     def __init__(self, path: Path, description: OnnxDescription, folder: Path | None = None) -> None:
-        """`folder` is where the description lies; beside the model if left out."""
+        """`folder` is that of the description; by default the model's."""
         self._description = description
         self._session = open_session(path)
         inputs = self._session.get_inputs()
@@ -109,15 +109,15 @@ class OnnxClassifier:
         pool.shutdown(wait=False)
 
     def logits(self, batch: Sequence[Pixels]) -> Tensor:
-        """(n, K): the model's first output, for comparison with what a closed classifier does not show."""
+        """(n, K): the model's first output, for comparison with the label alone."""
         return self.run(self.tensor(batch))
 
     def tensor(self, batch: Sequence[Pixels]) -> Tensor:
-        """(n, channels, height, width): prepared pictures as the numbers that the model takes."""
+        """(n, channels, height, width): prepared pictures as model input."""
         return self._description.normalise(np.stack(batch))
 
     def run(self, tensor: Tensor) -> Tensor:
-        """(n, K): the model's first output for these numbers."""
+        """(n, K): the model's first output for this input."""
         try:
             output: Tensor = self._session.run(None, {self._input: tensor})[0]
         except Exception as error:  # onnxruntime raises types of its own that share no public root

@@ -1,4 +1,4 @@
-"""How a picture becomes the array of numbers that a model takes; shared by every protocol that sends tensors."""
+"""Convert a picture to the input array of a model; shared by all connectors that send tensors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from looktwice.images import WorkingSize
 
 Floats = NDArray[np.float32]
 MOST_PIXELS = 2**22
-"""Of a picture as a model takes it: 2,048 × 2,048, which is far more than classifiers want."""
+"""The largest input of a model, 2,048 × 2,048 pixels, far more than classifiers need."""
 MARGIN = 1.5
-"""Pixels of the working size for one that the model takes, so that enlarged views keep detail; see docs/pictures.md."""
+"""The ratio of the working size to the model's input, so that enlarged views keep detail; see docs/pictures.md."""
 
 
 class Preprocessing(BaseModel):
-    """Crop, scale and normalise: x = (pixels / scale - mean) / std, one mean and std a channel or one for all."""
+    """Crop, scale and normalise: x = (pixels / scale - mean) / std, with one mean and std per channel or for all."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -42,11 +42,11 @@ class Preprocessing(BaseModel):
         return self
 
     def usable_size(self, size: tuple[int, int]) -> WorkingSize:
-        """How large a picture is worth drawing views of, for a model that takes this height and width."""
+        """The working size for a model with this input height and width."""
         return WorkingSize(short=math.ceil(MARGIN * max(size) / (self.crop or 1.0)))
 
     def fit(self, pixels: Pixels, size: tuple[int, int] | None) -> Pixels:
-        """Channels × height × width, whole numbers 0 to 255; the picture's own size where none is given."""
+        """Channels × height × width, integers 0 to 255; of the picture's own size if none is given."""
         if self.crop is not None:
             pixels = _centre(pixels, self.crop)
         if size is not None and pixels.shape[:2] != size:
@@ -57,7 +57,7 @@ class Preprocessing(BaseModel):
         return _ordered(pixels, self.channels)
 
     def normalise(self, fitted: Pixels) -> Floats:
-        """The numbers that the model takes, of what `fit` gave, or of many such in one array."""
+        """Normalise the result of `fit`, or an array of several."""
         std = np.array(self.std)[:, None, None]
         numbers: Floats = np.multiply(fitted, 1.0 / (self.scale * std), dtype=np.float32)
         numbers -= (np.array(self.mean)[:, None, None] / std).astype(np.float32)

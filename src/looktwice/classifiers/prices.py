@@ -1,4 +1,4 @@
-"""Token prices of chat models: a table that you edit, and the vendors' rules for the tokens of pictures.
+"""Token prices of chat models: an editable table, and the vendors' rules for the tokens of pictures.
 
     [models."gpt-5-mini"]
     input = "0.25"                # per million tokens, in your currency
@@ -6,8 +6,7 @@
     output = "2.00"
     image = { rule = "patches", most = 1536, times = "1.62" }
 
-`looktwice prices` prints a whole table to start from. A name may end in `*` and then stands for all that begin so; the
-longest that fits counts.
+`looktwice prices` prints a whole table to start from. A name may end in `*` as a wildcard; the longest match counts.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from looktwice.classifiers.base import Tokens, Weight
 from looktwice.errors import PermanentError
 
 PICOS = 1_000_000
-"""Millionths of a millionth of the currency that a token costs where a million tokens cost 1."""
+"""The price of a token in picos if a million tokens cost 1."""
 MOST_TOKENS = 1_000_000_000
 """More than any reply is billed for."""
 CHARACTERS = 4
-"""Characters of a token in English text, about; the vendors give the same rule."""
+"""The approximate characters per token in English text, as vendors document it."""
 
 
 def _exact(price: Decimal) -> Decimal:
@@ -106,7 +105,7 @@ class Crops(_Rule):
 
 
 class Fixed(_Rule):
-    """A fixed number of tokens a picture, whatever its size."""
+    """A fixed number of tokens per picture, whatever its size."""
 
     rule: Literal["fixed"]
     picture: int = Field(ge=0)
@@ -131,12 +130,12 @@ class Tariff(BaseModel):
     details: dict[str, int] = Field(default_factory=dict, description="detail → tokens of a picture at that detail")
 
     def expected(self, weight: Weight) -> Tokens:
-        """The estimated tokens of a question."""
+        """The estimated input tokens of a query."""
         text = math.ceil(weight.characters / CHARACTERS)
         return Tokens(text + self.overhead + self._picture(weight), weight.output)
 
     def most(self, weight: Weight) -> Tokens:
-        """An upper bound on the tokens of a question: no tokenizer makes more tokens of a text than it has bytes."""
+        """An upper bound on the input tokens of a query: no tokenizer makes more tokens of a text than it has bytes."""
         limit = weight.most_output or self.output_limit
         if limit is None:
             raise PermanentError(
@@ -181,7 +180,7 @@ class Table(BaseModel):
 
 
 class Count(NamedTuple):
-    """The names under which a vendor reports its tokens; several are added up."""
+    """The names under which a vendor reports its tokens; several are summed."""
 
     input: tuple[str, ...]
     output: tuple[str, ...]
@@ -207,9 +206,9 @@ COUNTS = (
 
 
 def tokens_of(usage: Mapping[str, int]) -> Tokens | None:
-    """The tokens that a reply is billed for, by the vendor's own count; None where it reports none, or nonsense.
+    """The tokens that a reply is billed for, by the vendor's own count; None if it reports none, or nonsense.
 
-    A negative count would give money back that was spent, and one beyond all bounds could not be added up.
+    A negative count would refund money that was spent, and a huge one would overflow.
     """
     for count in COUNTS:
         if count.input[0] in usage:
@@ -220,7 +219,7 @@ def tokens_of(usage: Mapping[str, int]) -> Tokens | None:
 
 
 def read_table(path: Path) -> Table:
-    """The prices in a TOML file; a PermanentError says what is wrong with it."""
+    """The prices in a TOML file; raises a PermanentError if it is invalid."""
     try:
         return Table.model_validate(tomllib.loads(path.read_text("utf-8")))
     except FileNotFoundError:

@@ -5,10 +5,10 @@ Pictures are uint8 arrays, height × width × RGB. In place of a label it may
 return the label and its score, `("cat", 0.91)`, or a score for each of several labels, `{"cat": 0.91, "dog": 0.06}`.
 One decorated with `returns_tags` returns all tags that may be true of a picture, as a list or with a score for each.
 
-A function of a module is known by its name and source. What a lambda, a closure, a function with default values, a
-method or another callable object answers depends on more than that, so its fingerprint also has a part behind `#` that
-belongs to the object: a ledger shares its answers with nobody else, and only as long as the object lives. A profile
-disregards that part, so it may be loaded in another process.
+A function of a module is identified by its name and source. A lambda, a closure, a function with default values, a
+method or another callable object may depend on more than that, so its fingerprint also has a part behind `#` that is
+specific to the object: its answers in a ledger are not shared with other objects, and are valid only as long as the
+object lives. A profile ignores that part, so it may be loaded in another process.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def batched(function: Function) -> Function:
-    """Declare that a function takes a list of pictures, up to 64, and returns as many labels; a decorator."""
+    """Decorator: the function takes a list of up to 64 pictures, and returns as many labels."""
     function.__dict__["batched"] = True
     return function
 
 
 def returns_tags(function: Function) -> Function:
-    """Declare that a function returns tags, of which several may be true of a picture; a decorator.
+    """Decorator: the function returns tags, of which several may apply to a picture.
 
     It returns a list, `["cat", "sofa"]`, or a score for each, `{"cat": 0.91, "sofa": 0.2}`, which may be true or false.
     """
@@ -62,7 +62,7 @@ def returns_tags(function: Function) -> Function:
 
 
 class PerObject(Generic[T]):
-    """Makes one value for each object; an object that cannot be referred to weakly gets a new one each time."""
+    """Assigns a value to each object; an object without weak references gets a new one each time."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -81,7 +81,7 @@ class PerObject(Generic[T]):
 
     def _forget(self, place: int) -> Callable[[weakref.ref[object]], None]:
         def forget(reference: weakref.ref[object]) -> None:
-            # Without the lock, which the thread that collects garbage may hold; the place may have a new owner.
+            # Without the lock, which the thread that collects garbage may hold; the id may have a new owner.
             if (kept := self._kept.get(place)) and kept[0] is reference:
                 del self._kept[place]
 
@@ -190,7 +190,7 @@ def connect(address: str, settings: Settings) -> Classifier[Pixels]:
 
 
 def _is_plain(function: Callable[..., object]) -> bool:
-    """Whether the source says all: nothing was captured, bound or set as a default."""
+    """Whether the source determines the function: nothing was captured, bound or set as a default."""
     if not inspect.isfunction(function) or function.__name__ == "<lambda>":
         return False
     return not (function.__closure__ or function.__defaults__ or function.__kwdefaults__)

@@ -1,4 +1,4 @@
-"""How a classifier is described and reached: by a string such as `onnx:model.onnx`, a TOML file or a Python function.
+"""Connect classifiers from a string such as `onnx:model.onnx`, a TOML file or a Python function.
 
 Other packages add protocols in the entry-point group `looktwice.classifiers`: a function
 `connect(address, settings) -> Classifier`.
@@ -42,10 +42,10 @@ PROTOCOLS = {
     "rekognition": "looktwice.classifiers.aws:connect_rekognition",
     "sagemaker": "looktwice.classifiers.aws:connect_sagemaker",
 }
-"""Schemes that come with looktwice, and the functions that speak them; each is imported when it is first used."""
+"""The built-in protocols with their functions, imported on first use."""
 
 ASKING = ("name", "budget", "money")
-"""Settings of a file that do not concern the connector."""
+"""Settings of a file that are not passed to the connector."""
 
 Description = TypeVar("Description", bound="BaseModel")
 
@@ -54,14 +54,14 @@ Connect = Callable[[str, Settings], AnyClassifier]
 
 @dataclass(frozen=True)
 class Described:
-    """A description that was read, and of which nothing has been imported, run or connected yet."""
+    """A parsed description; nothing of it has been imported, run or connected yet."""
 
     text: str
     scheme: str
     address: str
     settings: Settings
     asking: Settings = field(default_factory=dict)
-    """What the file says of asking it beside others: its `name`, and a `budget` or `money` of its own."""
+    """Settings for use with other classifiers: `name`, `budget` and `money`."""
 
 
 Amount = str | int | float | Decimal
@@ -69,38 +69,38 @@ Amount = str | int | float | Decimal
 
 @dataclass(frozen=True)
 class Connected:
-    """A classifier with a name, and what was said of asking it; where that is None, the model's options hold."""
+    """A classifier with a name, and its own settings; None falls back to the model's options."""
 
     classifier: AnyClassifier
     name: str
     description: str
     rename: Mapping[str, str] = field(default_factory=dict)
-    """Other names for its labels."""
+    """Renamed labels."""
     price: Amount | None = None
     prices: str | Path | None = None
     rate: float | None = None
     concurrency: int | None = None
     budget: int | str | None = None
-    """Queries that may be spent on this classifier, beside the budget of the model."""
+    """The budget of this classifier, in addition to that of the model."""
     money: Amount | None = None
 
     @property
     def fingerprint(self) -> str:
-        """That of the classifier."""
+        """The fingerprint of the classifier."""
         return self.classifier.fingerprint
 
     @property
     def names(self) -> Naming:
-        """The meaning of the labels in its answers."""
+        """The naming of its answers."""
         return Renamed(names_of(self.classifier), self.rename) if self.rename else names_of(self.classifier)
 
 
 Source = str | Path | Described | Connected | AnyClassifier | Callable[..., object]
-"""What `connect` takes."""
+"""The types that `connect` accepts."""
 
 
 def connect(source: Source) -> AnyClassifier:
-    """The classifier that a string or a TOML file describes, a Python function as one, or a classifier as it is.
+    """Create a classifier from a string, a TOML file or a Python function; a classifier is returned unchanged.
 
     A function takes one picture (uint8, height × width × RGB) and returns a label, or with `@looktwice.batched` a list
     of each; it may be async.
@@ -135,7 +135,7 @@ def describe(source: Source, classifier: AnyClassifier) -> str:
 
 
 def read_renames(path: Path) -> dict[str, str]:
-    """The labels of a CSV file under other names: a line `label,name` for each, after that heading."""
+    """Read renamed labels from a CSV file with the columns `label` and `name`."""
     try:
         rows = list(csv.reader(path.read_text("utf-8-sig").splitlines(), skipinitialspace=True, strict=True))
     except (OSError, ValueError, csv.Error) as error:
@@ -147,7 +147,7 @@ def read_renames(path: Path) -> dict[str, str]:
 
 
 def resolve(text: str) -> Described:
-    """Read a description, and the TOML file where it names one; nothing is imported, run or connected."""
+    """Parse a description, and its TOML file if any; nothing is imported, run or connected."""
     if text.endswith(".toml"):
         return _from_file(text)
     scheme, separator, address = text.partition(":")
@@ -188,7 +188,7 @@ def _protocol(scheme: str) -> Connect:
 
 
 def read_toml(path: Path) -> dict[str, object]:
-    """The tables of a TOML file; a PermanentError says what is wrong with it."""
+    """The tables of a TOML file; raises a PermanentError if it is invalid."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -199,9 +199,9 @@ def read_toml(path: Path) -> dict[str, object]:
 
 
 def read_labels(name: str, *folders: Path) -> tuple[str, ...]:
-    """The lines of a text file with one label each, from the first folder that has it.
+    """Read a text file with one label per line, from the first folder that has it.
 
-    A PermanentError says what is wrong with it.
+    Raises a PermanentError if it is invalid.
     """
     places = list(dict.fromkeys(folder / name for folder in folders))
     path = next((place for place in places if place.is_file()), None)
@@ -216,7 +216,7 @@ def read_labels(name: str, *folders: Path) -> tuple[str, ...]:
 
 
 def folder_of(settings: Settings) -> Path:
-    """Where the description lies whose settings these are."""
+    """The folder of the description with these settings."""
     return Path(str(settings.get("folder", ".")))
 
 
@@ -243,7 +243,7 @@ def checked(model: type[Description], values: Mapping[str, object], what: str, p
 
 
 def described(model: type[Description], settings: Settings) -> Description:
-    """The settings of a TOML file as a checked model; a PermanentError names the one that is wrong."""
+    """Validate the settings of a TOML file; raises a PermanentError that names the invalid one."""
     values = {key: value for key, value in settings.items() if key != "folder"}
     try:
         return checked(model, values, "the description of the classifier", "docs/connectors.md")

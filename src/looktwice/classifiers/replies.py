@@ -1,15 +1,15 @@
-"""Where a reply in JSON holds the label, in the server's own word, by JMESPath (https://jmespath.org).
+"""Read labels from JSON replies by JMESPath (https://jmespath.org).
 
-When paths give lists, the label with the largest score counts, the first of equals, or the first of all where there is
-no score path; an empty list is an answer without a label. Without a label path, the scores are of all classes: the
-label is the position of the largest, and logits become probabilities. The first hundred of a list are kept with the
-answer, in the order of their scores, or as they came.
+When paths return lists, the label with the largest score counts (the first one on ties, or without a score path); an
+empty list is an answer without a label. Without a label path, the scores are of all classes: the label is the position
+of the largest, and logits become probabilities. The first hundred of a list are stored with the answer, by descending
+score, or in the given order.
 
-With `answer = "tags"` any number of the labels may be true of a picture: all are kept, also if there is one, and scores
-stay as they are. A map of categories is read by `label = "keys(…)"` and `score = "values(…)"`.
+With `answer = "tags"` any number of the labels may apply to a picture: all are stored, with unchanged scores. A map of
+categories is read by `label = "keys(…)"` and `score = "values(…)"`.
 
 A score may be a number in quotes, true or false, or one of Google's likelihood words, which stand for five numbers
-between 0 and 1; UNKNOWN is a label without a score. A label that is true or false is the word `true` or `false`.
+between 0 and 1; UNKNOWN is a label without a score. Boolean labels become the words `true` and `false`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from looktwice.classifiers.base import KEPT_OPTIONS, NO_LABEL, AnswerKind, Optio
 
 Search = Callable[[object], object]
 Scores = list[float | None]
-"""The scores of labels, None where one is not known."""
+"""The scores of labels, None if unknown."""
 LIKELIHOODS = {
     "UNKNOWN": None,
     "VERY_UNLIKELY": 0.05,
@@ -42,21 +42,21 @@ LIKELIHOODS = {
     "LIKELY": 0.75,
     "VERY_LIKELY": 0.95,
 }
-"""Google's words for how likely something is, as scores; only their order matters to a fit."""
+"""Google's likelihood words as scores; only their order matters to a fit."""
 NUMBER = re.compile(r"[-+]?[0-9]{1,40}(\.[0-9]{0,40})?([eE][-+]?[0-9]{1,2})?")
-"""A score that a server writes as a text."""
+"""A score that is sent as a string."""
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""A key that a JMESPath holds without quotes."""
+"""A key that needs no quotes in a JMESPath."""
 MOST_PATHS, LONGEST_PATH = 5, 100
-"""Places of texts that an error names, and their characters."""
+"""The most paths listed in an error, and their characters."""
 NAMING = ("labels", "rename", "empty")
-"""Settings that only say what the server's words mean."""
+"""Settings that only map the server's words."""
 READING = ("label", "score", "answer")
-"""Settings that say what is read from a reply; they do not change it."""
+"""Settings for reading a reply, which do not change it."""
 
 
 class Paths(BaseModel):
-    """Where a reply holds the label, and what its words mean."""
+    """Settings for reading replies."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -83,7 +83,7 @@ class Paths(BaseModel):
 
 
 class Garbled(Exception):
-    """A reply that does not match the description; the message says how."""
+    """A reply that does not match the description."""
 
 
 class Found(NamedTuple):
@@ -92,11 +92,11 @@ class Found(NamedTuple):
     word: str
     score: float | None
     options: tuple[Option, ...] = ()
-    """The ranked list that it heads, where the reply holds one."""
+    """The ranked list, if the reply holds one."""
 
 
 class Reader:
-    """From the JSON value of a reply to the word for its label; `labels` are those that positions may mean."""
+    """Reads the word for the label from a JSON reply; `labels` are the labels by position."""
 
     def __init__(self, paths: Paths, labels: Sequence[str] | None) -> None:
         label = paths.label or ("" if paths.score else "label")
@@ -107,7 +107,7 @@ class Reader:
         self._tags = paths.answer == "tags"
 
     def read(self, data: object) -> Found:
-        """The word and score that a reply holds; Garbled says why there is none."""
+        """Read word and score; raises Garbled if there is none."""
         if self._error and (problem := self._error(data)) is not None:
             raise Garbled(f"tells of an error, {_shown(problem)}")
         named, scores = self._listed(data)
@@ -159,7 +159,7 @@ class Reader:
 
 
 def text_paths(data: object, path: str = "") -> Iterator[str]:
-    """The JMESPaths at which a reply holds texts, as far as they are not too long to be shown.
+    """JMESPaths of the strings in a reply, without those that are too long to show.
 
     >>> list(text_paths({"tags": [{"name": "cat", "score": 0.9}, {"name": "dog"}], "request-id": "a1"}))
     ['tags[].name', 'tags[].name', '"request-id"']
@@ -178,12 +178,12 @@ def text_paths(data: object, path: str = "") -> Iterator[str]:
 
 
 def _whole(text: str) -> bool:
-    """Whether a text holds no half of a character and no zero, which JSON can carry and not every ledger can keep."""
+    """Whether a text has no surrogates and null characters, which JSON allows but not every ledger can store."""
     return "\0" not in text and (text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text))
 
 
 def _shown(value: object) -> str:
-    # Not cut here: half a secret could not be masked any more.
+    # Not truncated here: a partial secret could not be masked.
     try:
         return json.dumps(value, ensure_ascii=False, default=str)
     except RecursionError:  # writing a value takes a little more depth than reading it

@@ -151,7 +151,7 @@ class Secrets:
         return text
 
     def kept(self, body: bytes) -> bytes | None:
-        """A reply as it may be kept; None where it is too large."""
+        """A reply as it may be kept; None if it is too large."""
         return self.mask(body.decode("latin-1")).encode("latin-1") if len(body) <= KEPT else None
 
     def line(self, text: str) -> str:

@@ -238,7 +238,7 @@ class Transport:
 
 @asynccontextmanager
 async def _timeout(seconds: float) -> AsyncIterator[None]:
-    """A TimeoutError after so many seconds.
+    """A TimeoutError after this many seconds.
 
     Where this process was stopped meanwhile (Ctrl-Z), the reply may be waiting in the socket: it is read first.
     """

@@ -116,7 +116,7 @@ def show_estimate(total: Estimate, ledger: str | None, as_json: bool) -> None:
 
 
 def taking(size: int | None) -> str:
-    """How many bytes a query takes, where that is known."""
+    """How many bytes a query takes, if known."""
     return "" if size is None else f", {size:,} bytes"
 
 
@@ -169,7 +169,7 @@ async def watched(model: AsyncModel, total: int, output: Output) -> AsyncIterato
 
 
 def watch(model: AsyncModel, total: int, output: Output, work: Callable[[], Awaitable[T]]) -> T:
-    """The result of what a model does about so many pictures, while it shows how that gets on."""
+    """The result of what a model does about this many pictures, while it shows how that gets on."""
 
     async def main() -> T:
         async with watched(model, total, output):

@@ -342,7 +342,7 @@ def _say_following(
 
 
 def tell_unfamiliar(unfamiliar: int, pictures: int, false_alarms: float) -> None:
-    """How many pictures are not like the labelled ones, where there are any."""
+    """How many pictures are not like the labelled ones, if there are any."""
     if unfamiliar:
         share = f"{unfamiliar} of {pictures} pictures ({100 * unfamiliar / pictures:.1f} %)"
         say(f"[yellow]Unfamiliar:[/yellow] {share}, where {100 * false_alarms:.1f} % are expected. {UNFAMILIAR}")
@@ -358,7 +358,7 @@ def tell_selected(out: Path, profile: str, digests: Set[str]) -> bool:
 def tell_drift(stream: Stream, began: str | None, first: Sequence[str] = (), accepted: Sequence[str] = ()) -> None:
     """The last lines of a run: whether the pictures have changed, since which, and what to do about it.
 
-    `first` are those to label first; `accepted` were handed over as accepted before the change was noticed.
+    `first` are those to label first; `accepted` were returned as accepted before the change was noticed.
     """
     for line in stream.lines():
         say(f"[yellow]{line}[/yellow]" if stream.alarm else line)

@@ -256,7 +256,7 @@ labels = gathers("truths", _truths)
 
 
 def others(classifier: Sequence[str]) -> list[Connected] | None:
-    """The classifiers to ask in place of those that a profile names; None where the user named none."""
+    """The classifiers to ask in place of those that a profile names; None if the user named none."""
     return named(classifier) if classifier else None
 
 

@@ -264,7 +264,7 @@ def _job(model: AsyncModel, decide: DecisionOptions) -> Job:
 
 
 def shared_ledger(limits: Sequence[Limits], ask: AskOptions) -> str | None:
-    """The address of the ledger that all workers use; None where every classifier is local, free and needs none."""
+    """The address of the ledger that all workers use; None if every classifier is local, free and needs none."""
     ledger = None if ask.ledger == OFF else ask.ledger
     if all(each.local for each in limits) and ledger is None and not ask.is_limited():
         return None

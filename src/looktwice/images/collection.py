@@ -48,13 +48,13 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture that is decoded when asked: its name, unique in its collection, and its truth where that is known."""
+    """A picture that is decoded when asked: its name, unique in its collection, and its truth if known."""
 
     name: str
     truth: str | None
     source: Source = field(repr=False)
     excluded: tuple[str, ...] = ()
-    """Labels that the truth is surely none of, where no more is known of it."""
+    """Labels that the truth is surely none of, if no more is known of it."""
     probability: float = 1.0
     """How likely it was to be labelled beside others, in (0, 1]; 1 where all were as likely."""
     tags: tuple[str, ...] | None = None
@@ -68,7 +68,7 @@ class Picture:
         return self.source.image(self.name, size)
 
     def stamp(self) -> Stamp | None:
-        """That of the picture's file; None where it has none, or it is not there."""
+        """That of the picture's file; None if it has none, or it is not there."""
         stamp: Callable[[str], Stamp] | None = getattr(self.source, "stamp", None)
         try:
             return stamp(self.name) if stamp else None

@@ -34,7 +34,7 @@ IN_ROWS = 4
 """How many times the limit of pixels a JPEG may have that is decoded row by row, at a reduced scale."""
 
 BYTES_A_PIXEL = 7
-"""What a picture takes while it is decoded: Pillow's four bytes a pixel, and three of the array."""
+"""What a picture takes while it is decoded: Pillow's four bytes per pixel, and three of the array."""
 TOGETHER = 256 * 2**20
 """Bytes that all pictures together take while they are decoded, unless one alone takes more."""
 
@@ -141,7 +141,7 @@ def _check_size(size: tuple[int, int], max_pixels: int) -> None:
 
 
 def _opened(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
-    """A Pillow image of which only the header is read, and its EXIF block (empty where there is none)."""
+    """A Pillow image of which only the header is read, and its EXIF block (empty if there is none)."""
     if not data:
         raise ImageError("the file is empty; replace it")
     if data.startswith(_JPEG):
@@ -317,7 +317,7 @@ def _gif_frame(data: bytes, at: int) -> tuple[bytes, int]:
 def _webp(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
     """The first frame. Its size is checked here because opening already allocates the pixels.
 
-    Pillow's reader holds up to 22 bytes a pixel, the others 14, so that only 5 of 8 pixels may come as WebP.
+    Pillow's reader holds up to 22 bytes per pixel, the others 14, so that only 5 of 8 pixels may come as WebP.
     """
     from PIL.WebPImagePlugin import WebPImageFile
 

@@ -90,7 +90,7 @@ class Image:
 
     @property
     def scaling(self) -> str:
-        """How the pixels came from a larger picture, such as `area 512x384`; empty where they are all that it has."""
+        """How the pixels came from a larger picture, such as `area 512x384`; empty if they are all that it has."""
         height, width, _ = self.pixels.shape
         return f"area {width}x{height}" if self.original_size else ""
 

@@ -29,7 +29,7 @@ BEGINNING = b'{"at":"'
 BEHIND = 100
 """Events by which the table may be behind the journal."""
 Says = Literal["label", "tags", "not", "unsure", "skip"]
-"""The true label is this; the true tags are all of these; it is none of these; can't tell; show it again later."""
+"""The true label is this; the true tags are all of these; it is not one of these; can't tell; show it again later."""
 LABELS = {"label": (1, 1), "tags": (0, 100), "not": (1, 100), "unsure": (0, 0), "skip": (0, 0)}
 """The fewest and most labels that each takes."""
 Name = Annotated[str, StringConstraints(min_length=1, max_length=4096)]

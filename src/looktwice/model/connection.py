@@ -228,7 +228,7 @@ class Connection:
         return self.engine.unavailable()
 
     def ledger_name(self) -> str | None:
-        """Where answers are stored, for people; None where they are not."""
+        """Where answers are stored, for people; None if they are not."""
         return ledger_name(self.connected, self.options)
 
     def _ledger(self) -> str | None:
@@ -244,7 +244,7 @@ class Connection:
         return [day for day in maintenance.stats(place) if day.fingerprint in prints] if place else []
 
     def label_maps(self, truths: Iterable[str]) -> dict[str, LabelMap | None]:
-        """By classifier: which of its labels mean which of the truths; None where no label of it is known.
+        """By classifier: which of its labels mean which of the truths; None if no label of it is known.
 
         They are those that it says it has, or that it answered with so far, by the ledger. Nothing is asked.
         """

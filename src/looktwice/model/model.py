@@ -185,7 +185,7 @@ class AsyncModel(Connection):
         default they are the cheapest whose Brier score is within one standard error and 1 % of the best.
 
         `views` fixes what is asked. `noise` is the file of `looktwice noise`, for the calibrator `transfer`. `paper`
-        searches the settings of one transformation as the paper does, in so many `draws`. `on_collected` is called
+        searches the settings of one transformation as the paper does, in this many `draws`. `on_collected` is called
         with the answers before they teach; by default it warns of those that miss.
         """
         found = _labelled(pictures, labels, self.kind)
@@ -267,7 +267,7 @@ class AsyncModel(Connection):
         return Panel((*(At(name, Base()) for name in others), *panel)) if others else panel
 
     def plan(self, pictures: PicturesLike | int, views: Panel | str | None = None) -> Plan:
-        """What `fit` would ask about so many labelled pictures at the most, stage by stage, and what that costs."""
+        """What `fit` would ask about this many labelled pictures at most, stage by stage, and what that costs."""
         count = pictures if isinstance(pictures, int) else len(many(pictures))
         asked = self._asked()
         prices = {"": asked[0].price, **{each.name: each.price for each in asked}}
@@ -475,7 +475,7 @@ class AsyncModel(Connection):
 
         From the moment at which the pictures are seen to have changed since the fit, verdicts are held.
 
-        Each is handed over as soon as it and those before it are answered; `on_answer` is called with each answer as
+        Each is returned as soon as it and those before it are answered; `on_answer` is called with each answer as
         it arrives.
         """
         policy, judge, monitor = self._judging(replace(options, **decision))
@@ -501,7 +501,7 @@ class AsyncModel(Connection):
         """(n,): how much each picture is like the labelled ones, a p-value in (0, 1]; costs no query.
 
         At most 1 % of new pictures like them have one of 0.01 or less. A verdict has a lower one if the answers are
-        unusual as well. NaN where the profile cannot tell.
+        unusual as well. NaN if the profile cannot tell.
         """
         policy, found = self.policy(), many(pictures)
         if policy.familiarity is None or not found:

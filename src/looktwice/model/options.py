@@ -76,7 +76,7 @@ class AskOptions:
     prices: str | Path | None = None
     """A table of prices by the token, for chat models; see `looktwice prices`."""
     rate: float | None = None
-    """Queries a second, at most; the classifier's own limit where None."""
+    """Queries per second, at most; the classifier's own limit where None."""
     concurrency: int | None = None
     """Calls at the same time, at most; the classifier's own limit where None."""
     canaries: int = 3
@@ -287,7 +287,7 @@ def needs_ledger(limits: Limits, own: AskOptions, options: AskOptions) -> bool:
 
 
 def ledger_place(classifiers: Sequence[Connected], options: AskOptions) -> str | None:
-    """Where the ledger is; None where all classifiers are free. Limits without a place to remember them hold for as
+    """Where the ledger is; None if all classifiers are free. Limits without a place to remember them hold for as
     long as the engine is open."""
     if options.ledger not in (None, OFF):
         return options.ledger

@@ -79,7 +79,7 @@ class Spending:
         self._money = engine.money_left()
 
     def words(self) -> list[str]:
-        """Money where a question has a price, else questions; nothing where nothing is limited."""
+        """Money where a question has a price, else questions; nothing if nothing is limited."""
         progress = self._engine.progress
         if len(self._engine.channels) > 1 and progress.micros:
             rest = "" if self._money is None else f", {max(0, self._money - progress.micros) / 1e6:.4f} left"
@@ -120,7 +120,7 @@ async def show_bar(engine: QueryEngine, total: int | None, spending: Spending) -
 
 
 def callback_display(callback: Callable[[Run], None]) -> Show:
-    """Calls a function with the progress of the run, ten times a second and at the end."""
+    """Calls a function with the progress of the run, ten times per second and at the end."""
 
     async def show(engine: QueryEngine, _total: int | None, _spending: Spending) -> None:
         try:

@@ -58,7 +58,7 @@ class Project(BaseModel):
 
     @classmethod
     def here(cls) -> Project:
-        """The project of the current folder; one that says nothing where there is none."""
+        """The project of the current folder; one that says nothing if there is none."""
         folder = _folder()
         if folder and (folder / FILE).is_file():
             return cls.read(folder / FILE)
@@ -68,7 +68,7 @@ class Project(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Project:
-        """The project in a file; a DataError says what is wrong with it."""
+        """The project in a file; raises a DataError if it is invalid."""
         try:
             values = tomllib.loads(path.read_text("utf-8"))
             project = checked(cls, values, f"the project file {str(path)!r}", "docs/howto/project-file.md")

@@ -86,11 +86,11 @@ class Familiarity(BaseModel):
     distances: tuple[float, ...]
     """How far each of the other labelled pictures is from its nearest neighbour, in increasing order."""
     size: WorkingSize | None = None
-    """The working size at which they were described, and others must be; None where it is not known."""
+    """The working size at which they were described, and others must be; None if it is not known."""
 
     @classmethod
     def fit(cls, descriptors: Floats, size: WorkingSize | None = None) -> Self | None:
-        """Learn from the descriptors of distinct labelled pictures, (n, len(NAMES)); None where they are too few.
+        """Learn from the descriptors of distinct labelled pictures, (n, len(NAMES)); None if they are too few.
 
         `size` is the working size at which they were described. One half are the neighbours, which also set the scale;
         the other half took no part in it and is ranked.
@@ -222,7 +222,7 @@ def _size(descriptor: Floats) -> str:
 # From the answers ----------------------------------------------------------------------------------------------------
 
 MOST = 2000
-"""Labelled pictures whose answers are kept, at the most."""
+"""Labelled pictures whose answers are kept, at most."""
 KIND = re.compile(r"\d{1,9}/\d{1,9}")
 Kind = tuple[str, str]
 """The label of the picture itself, and of its views how many agree and how many labels all name together: `8/1`."""
@@ -240,7 +240,7 @@ class AnswerKinds(BaseModel):
 
     @classmethod
     def fit(cls, votes: Votes) -> Self | None:
-        """Learn from the answers about distinct labelled pictures; None where they are too few."""
+        """Learn from the answers about distinct labelled pictures; None if they are too few."""
         if len(votes) < LEAST:
             return None
         some = np.random.default_rng(0).permutation(len(votes))[:MOST]

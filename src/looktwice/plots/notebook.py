@@ -35,7 +35,7 @@ def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]])
 
 
 def frame(records: Iterable[Mapping[str, object]]) -> pd.DataFrame:
-    """The records as a frame of pandas, one a row."""
+    """The records as a frame of pandas, one per row."""
     try:
         import pandas as pd
     except ImportError:

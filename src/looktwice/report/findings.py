@@ -59,7 +59,7 @@ class Guarantee:
     accepted: float
     """The share of the judged pictures that reach the threshold."""
     wrong: float | None
-    """The share of wrong answers among the accepted; None where no outcome is known or none is accepted."""
+    """The share of wrong answers among the accepted; None if no outcome is known or none is accepted."""
     missing: int | None
     """How many more labelled pictures it takes where it fails; None if more labels would not help."""
     estimate: Estimate | None = None
@@ -104,7 +104,7 @@ class Sets:
     classes: float
     """Classes in a set, on average, any other label with all classes that it stands for."""
     hold: float | None
-    """How often the truth is in its set; None where the truths are not known."""
+    """How often the truth is in its set; None if the truths are not known."""
     listed: float | None
     """How often it is there by its name."""
     bins: tuple[BinCoverage, ...]
@@ -130,7 +130,7 @@ def sets(policy: Policy, judged: Judged | None) -> Sets | None:
 
 @dataclass(frozen=True)
 class Step:
-    """The figures at a number of queries a picture, on pictures that took no part in the fit."""
+    """The figures at a number of queries per picture, on pictures that took no part in the fit."""
 
     queries: float
     accuracy: float
@@ -139,7 +139,7 @@ class Step:
     brier: float
     low: float
     high: float
-    """The 95 % interval of the Brier score; both are the score itself where it is not known."""
+    """The 95 % interval of the Brier score; both are the score itself if unknown."""
 
 
 def steps(calibrator: Calibrator, judged: Judged) -> list[Step]:

@@ -146,7 +146,7 @@ class Card:
     label: str
     confidence: float
     truth: str | None
-    """Its true label, where that is known."""
+    """Its true label, if known."""
     right: bool | None
     base: str
     votes: str

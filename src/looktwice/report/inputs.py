@@ -34,7 +34,7 @@ class ReportInputs:
     policy: Policy | None = None
     """How the votes were asked for and are believed; the whole panel if None."""
     descriptors: Mapping[str, Floats] = field(default_factory=dict)
-    """What kind of picture each of the votes' pictures is, by its digest, where that is known."""
+    """What kind of picture each of the votes' pictures is, by its digest, if known."""
     results: Sequence[Result] = ()
     """The rows of the table of figures; the calibrator beside full and constant trust if empty."""
     noise: NoiseFile | None = None

@@ -68,7 +68,7 @@ class Tokens:
 
     @classmethod
     def read(cls, path: Path | None) -> Tokens:
-        """From the environment and a file: hashes in hex, one a line, with a word before each where one likes."""
+        """From the environment and a file: hashes in hex, one per line, with a word before each where one likes."""
         words = _words(os.environ.get(TOKENS, "").replace(",", "\n"))
         if path:
             try:

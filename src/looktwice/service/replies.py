@@ -23,7 +23,7 @@ class Problem(BaseModel):
     code: str = Field(examples=["picture"])
     detail: str
     error: str | None = Field(default=None, examples=["image-too-large"])
-    """The code of the error behind it, where there is one."""
+    """The code of the error behind it, if there is one."""
 
 
 class UnscoredReply(BaseModel):

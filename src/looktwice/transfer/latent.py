@@ -90,7 +90,7 @@ class Cumulatives:
 
     @classmethod
     def of(cls, noise: Floats) -> Cumulatives:
-        """Of samples (n, S), one row a picture."""
+        """Of samples (n, S), one row per picture."""
         if not np.isfinite(noise).all():
             raise DataError("the noise of a picture is not finite; the model's features are broken for it")
         counts = np.zeros((len(GRID), noise.shape[1] + 1), np.int64)

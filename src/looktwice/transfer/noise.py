@@ -218,7 +218,7 @@ class NoiseFile(BaseModel):
 
     @classmethod
     def load(cls, path: Path) -> NoiseFile:
-        """The noise in a file; a DataError says what is wrong with it."""
+        """The noise in a file; raises a DataError if it is invalid."""
         try:
             return cls.model_validate(json.loads(path.read_text("utf-8")))
         except FileNotFoundError:

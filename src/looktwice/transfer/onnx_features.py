@@ -155,7 +155,7 @@ class _Graph:
         self._stored = {tensor.name: tensor for tensor in model.graph.initializer}
 
     def end(self, name: str) -> NodeProto | None:
-        """The last node before this value that is not in CLOSING; None where the value is an input of the model."""
+        """The last node before this value that is not in CLOSING; None if the value is an input of the model."""
         node = self._makers.get(name)
         while node is not None and node.op_type in CLOSING:
             node = self._makers.get(node.input[0])

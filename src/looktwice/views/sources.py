@@ -56,7 +56,7 @@ class At(View):
 
 
 def classifier_of(view: View) -> str:
-    """The name of the classifier that a view is for; empty where it is the first."""
+    """The name of the classifier that a view is for; empty if it is the first."""
     return view.classifier if isinstance(view, At) else ""
 
 

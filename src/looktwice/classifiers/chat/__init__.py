@@ -1,1 +1,1 @@
-"""Language models that look at pictures, one file a vendor: OpenAI, all that speak like it, Anthropic, Gemini."""
+"""Vision-language models, one file per vendor: OpenAI and compatible servers, Anthropic, Gemini."""

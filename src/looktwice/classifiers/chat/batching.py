@@ -1,7 +1,7 @@
-"""Batches of the vendors: many questions in one file, answered within a day at a lower price.
+"""Vendors' batches: many queries in one file, answered within a day at a lower price.
 
-Each vendor's interface is one class: how a question is written into a batch, how the batch is sent, found again,
-watched and read. What is sent when, and that nothing is sent twice, is up to `asking.batches`.
+Each vendor's interface is one class, which encodes queries, sends, finds, polls and reads batches. `engine.batches`
+decides what is sent when, and that nothing is sent twice.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ TIMEOUT = 1800.0
 """Seconds for one request: files are large."""
 LARGEST_REPLY = 1 << 30
 SKEW = 2 * 86_400.0
-"""Seconds by which the vendor's clock may be behind ours, which can be set wrong by hours; a batch that is not found is
-sent again."""
+"""Seconds by which clocks may differ; a batch that is not found is sent again."""
 WATCH = 5.0
-"""Seconds between two looks at a batch that may be ours."""
+"""Seconds between polls of a batch that may be ours."""
 TRANSIENT = {"api_error", "overloaded_error", "rate_limit_error", "timeout_error"}
 """Anthropic's transient errors."""
 PASSING_CODES = {4, 8, 10, 13, 14, 408, 409, 429}
-"""The same as the codes of gRPC and HTTP, to which all of 500 and more belong."""
+"""Transient codes of gRPC and HTTP, which include all from 500."""
 
 
 class Fate(Enum):
-    """How a question of a batch ended."""
+    """The outcome of a query in a batch."""
 
     ANSWERED = auto()
     TRANSIENT = auto()
@@ -55,10 +54,10 @@ class Line(NamedTuple):
     """One result of a batch."""
 
     id: str
-    """Our id of the question."""
+    """Our id of the query."""
     fate: Fate
     body: bytes
-    """The reply to it, or the words of the failure."""
+    """The reply, or the failure message."""
     status: int = 200
 
 
@@ -67,11 +66,11 @@ class State(NamedTuple):
 
     ended: bool
     rest: Fate = Fate.TRANSIENT
-    """How questions ended that have no line in the results of a finished batch."""
+    """The outcome of queries without a line in the results of a finished batch."""
     lost: bool = False
-    """Whether such a question may have been answered and billed all the same."""
+    """Whether such a query may have been answered and billed."""
     message: str = ""
-    """What the vendor says, where it did not take the batch."""
+    """The vendor's message, if it rejected the batch."""
 
 
 class Sought(NamedTuple):
@@ -80,7 +79,7 @@ class Sought(NamedTuple):
     name: str
     file: str | None
     since: float
-    """When it was about to be sent, in seconds since 1970."""
+    """The time before it was sent, in seconds since 1970."""
     questions: int
     others: frozenset[str] = frozenset()
     """Batches at the vendor that are known to be others."""
@@ -91,7 +90,7 @@ class BatchApi(ABC):
 
     most_questions: ClassVar[int]
     most_bytes: ClassVar[int] = 128_000_000
-    """Of one batch: less than any vendor allows, as it is held in memory until it is sent."""
+    """The largest batch in bytes: below the vendors' limits, as it is held in memory."""
 
     def __init__(self, vendor: ChatModel, headers: Mapping[str, str], secrets: Secrets) -> None:
         patient = {**vendor.model_dump(include={*HttpSettings.model_fields}), "max_reply_bytes": LARGEST_REPLY}
@@ -101,23 +100,23 @@ class BatchApi(ABC):
 
     @abstractmethod
     def line(self, id: str, body: bytes) -> bytes:
-        """A question as it stands in a batch."""
+        """Encode a query in a batch."""
 
     @abstractmethod
     async def find_file(self, name: str) -> str | None:
-        """The vendor's id of the file of a batch, None if it has none."""
+        """Find the vendor's id of the file of a batch; None if there is none."""
 
     @abstractmethod
     async def upload(self, name: str, lines: Sequence[bytes]) -> str | None:
-        """The vendor's id of the file with these questions; None where it takes them with the batch itself."""
+        """Upload these queries; returns the vendor's id of the file, or None if queries are sent with the batch."""
 
     @abstractmethod
     async def find(self, sought: Sought) -> str | None:
-        """The vendor's id of a batch, None if it has none; may wait until that is known."""
+        """Find the vendor's id of a batch, None if there is none; may wait until that is known."""
 
     @abstractmethod
     async def create(self, name: str, file: str | None, lines: Sequence[bytes]) -> str:
-        """The vendor's id of the new batch with these questions."""
+        """Create a batch with these queries; returns the vendor's id."""
 
     @abstractmethod
     async def state(self, remote: str) -> State:
@@ -128,7 +127,7 @@ class BatchApi(ABC):
         """The results of a batch that has ended."""
 
     def line_of(self, body: bytes) -> str:
-        """One short line of what the vendor says, without keys."""
+        """Format a vendor's message as one short line without keys."""
         return self._transport.secrets.line(body.decode("utf-8", "replace"))
 
     async def close(self) -> None:
@@ -175,7 +174,7 @@ class BatchApi(ABC):
             seen.append(last)
 
     async def _lines(self, path: str) -> list[dict[str, object]]:
-        """The values of a file with one JSON value a line; lines that are damaged or cut off are left out."""
+        """Parse JSON lines; damaged or truncated lines are skipped."""
         reply = await self._endpoint("GET", path).send()
         found = []
         for line in reply.body.splitlines():
@@ -247,14 +246,14 @@ class OpenAIBatches(BatchApi):
 
 
 class MessageBatches(BatchApi):
-    """Anthropic: a batch has no name, but its results show what we called each question."""
+    """Anthropic: a batch has no name, but its results contain our id of each query."""
 
     most_questions = 100_000
 
     def __init__(self, vendor: ChatModel, headers: Mapping[str, str], secrets: Secrets) -> None:
         super().__init__(vendor, headers, secrets)
         self._firsts: dict[str, str] = {}
-        """The name of one question of each batch that was looked into."""
+        """The id of one query of each batch that was inspected."""
 
     def line(self, id: str, body: bytes) -> bytes:
         return f'{{"custom_id":{json.dumps(id)},"params":'.encode() + body + b"}"
@@ -274,7 +273,7 @@ class MessageBatches(BatchApi):
         return None
 
     async def _is_ours(self, remote: str, name: str) -> bool:
-        """Whether a batch holds our questions, which is known once it has ended."""
+        """Whether a batch holds our queries, which is known once it has ended."""
         while remote not in self._firsts:
             while not (await self.state(remote)).ended:
                 await asyncio.sleep(WATCH)
@@ -393,7 +392,7 @@ def _dicts(data: Mapping[str, object], field: str) -> list[dict[str, object]]:
 
 
 def _packed(value: object) -> bytes:
-    """A part of a result as JSON; nothing for one that is nested too deeply to be written again, as no reply is."""
+    """Serialise a part of a result; empty if it is nested too deeply, as no valid reply is."""
     try:
         return json.dumps(value).encode()
     except RecursionError:
@@ -401,13 +400,13 @@ def _packed(value: object) -> bytes:
 
 
 def _text(data: Mapping[str, object], field: str) -> str:
-    """A text, or nothing in place of anything else."""
+    """The value if it is a string, else an empty string."""
     value = data.get(field)
     return value if isinstance(value, str) else ""
 
 
 def _name(data: Mapping[str, object], field: str) -> str:
-    """The vendor's id of a file or batch of ours; without it, it must not be sent again."""
+    """The vendor's id of our file or batch; raises an error if it is missing, since sending again could pay twice."""
     if name := _text(data, field):
         return name
     raise TransientError(
@@ -416,19 +415,19 @@ def _name(data: Mapping[str, object], field: str) -> str:
 
 
 def _without_results() -> TransientError:
-    """The error for a batch that is reported as done without results: they are paid for, and may come later."""
+    """The error for a finished batch without results, which are paid for and may come later."""
     return TransientError(
         "the vendor says that a batch is done, and names no file with its results; try later", code="reply-malformed"
     )
 
 
 def _whole(value: object) -> int:
-    """A whole number, or 0 in place of anything else."""
+    """The value if it is an integer, else 0."""
     return value if isinstance(value, int) else 0
 
 
 def _state(word: str, error: object) -> State:
-    """The state of a batch, from its vendor's word for it."""
+    """Map the vendor's status of a batch to a state."""
     match word:
         case "completed" | "succeeded":
             return State(True, lost=True)

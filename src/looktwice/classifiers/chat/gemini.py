@@ -18,7 +18,7 @@ from looktwice.classifiers.chat.lexicon import Completion, Missing, Token
 from looktwice.classifiers.chat.model import KIND, PICTURE, ChatClassifier, ChatModel, connected, flat, given, of_name
 
 BLOCKS = {"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY", "LANGUAGE"}
-"""Why the filters of Gemini end an answer."""
+"""Finish reasons of Gemini's filters."""
 
 
 class Gemini(ChatModel):
@@ -82,7 +82,7 @@ class Gemini(ChatModel):
 
 
 def _openapi(schema: Mapping[str, object]) -> dict[str, object]:
-    """A JSON schema as Gemini has it: types in capitals, an order of fields, no `additionalProperties`."""
+    """Convert a JSON schema to Gemini's dialect: types in capitals, an order of fields, no `additionalProperties`."""
     converted = {name: value for name, value in schema.items() if name != "additionalProperties"}
     converted["type"] = str(schema["type"]).upper()
     if isinstance(fields := schema.get("properties"), Mapping):
@@ -142,7 +142,7 @@ class _Reply(_Camel):
 
     @model_validator(mode="after")
     def _holds_something(self) -> Self:
-        """Every field may be missing, but a reply without any of them is none of Gemini's."""
+        """Every field is optional, but a reply without any of them is not from Gemini."""
         if not (self.candidates or self.prompt_feedback or self.usage_metadata):
             raise ValueError("it holds no candidates, no feedback and no usage")
         return self

@@ -1,7 +1,7 @@
-"""The text of a model's reply, and which label it means.
+"""Map the text of a model's reply to a label.
 
-A ledger keeps the text; this file decides which label it means, so the rules can change and nothing is asked again.
-docs/chat-replies.md shows them on examples.
+The ledger stores the text, and this module maps it to a label, so the rules can change without new queries.
+docs/chat-replies.md has examples.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from looktwice.classifiers.base import NO_LABEL, Usage
 from looktwice.errors import PermanentError
 
 LONGEST = 1000
-"""Characters of a reply that are kept; no label is longer."""
+"""The most characters of a reply that are stored; no label is longer."""
 FENCE = re.compile(r"```(?:\w+)?\s*(.*?)\s*```", re.DOTALL)
 OBJECT = re.compile(r"\{[^{}]*\}")
 REFUSAL = re.compile(
@@ -27,22 +27,22 @@ REFUSAL = re.compile(
     r"|(i|we) (can(no|')t|can not|won't|will not|must decline|apologi[sz]e)\b|as an ai\b",
     re.IGNORECASE,
 )
-"""How prose begins in which a model declines to answer."""
+"""How refusals begin."""
 
 
 class Missing(StrEnum):
-    """Why an answer holds no label."""
+    """Why an answer has no label."""
 
     REFUSAL = "refusal"
     """The model declined to answer."""
     BLOCKED = "blocked"
-    """A filter of the vendor kept the question or the answer back."""
+    """The vendor's filter blocked the query or the answer."""
     CUT = "cut"
-    """The answer ended before it was whole, at a limit of tokens for example."""
+    """The answer was truncated, for example at a token limit."""
     EMPTY = "empty"
     """The reply is empty."""
     UNLISTED = "unlisted"
-    """The reply is not one label of the list: another word, several labels, prose."""
+    """The reply is not exactly one label of the list, but another word, several labels, or prose."""
 
     @property
     def word(self) -> str:
@@ -63,7 +63,7 @@ WITHOUT_WORDS = {missing.word: missing for missing in Missing}
 
 
 class Token(NamedTuple):
-    """A token of a reply, and the log of its probability."""
+    """A token of a reply with its log probability."""
 
     text: bytes
     logprob: float
@@ -75,11 +75,11 @@ class Completion(NamedTuple):
     text: str | Missing
     usage: Usage = ()
     tokens: tuple[Token, ...] = ()
-    """The tokens of the text, where the vendor reports their probabilities."""
+    """The tokens of the text, if the vendor reports their probabilities."""
 
 
 class Lexicon:
-    """Which label an answer means, if it means one."""
+    """Maps texts of replies to labels."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Lexicon:
         synonyms: Mapping[str, Sequence[str]],
         without_label: Mapping[Missing, str] | None = None,
     ) -> None:
-        """`without_label` are the labels that answers count as which hold none."""
+        """`without_label` maps reasons for a missing label to labels."""
         self.asked = tuple(labels)
         """The labels to choose from."""
         self._without = without_label or {}
@@ -105,16 +105,16 @@ class Lexicon:
         self._loose = _unambiguous([(_plain(word), label) for word, label in words])
 
     def label(self, word: str) -> str:
-        """The label that a word means, whatever its case and punctuation; NO_LABEL for anything else."""
+        """The label of a word, ignoring case and punctuation; NO_LABEL for anything else."""
         label = self._exact.get(word) or self._loose.get(_plain(word))
         return label or self._without.get(self.missing(word), NO_LABEL)
 
     def why_none(self, word: str) -> str:
-        """Why a word that is no label is none, for people."""
+        """Why a word is not a label, as a sentence."""
         return SENTENCES[self.missing(word)]
 
     def missing(self, word: str) -> Missing:
-        """The same as a value."""
+        """Why a word is not a label, as a value."""
         if missing := WITHOUT_WORDS.get(word):
             return missing
         if not _plain(word):
@@ -123,7 +123,7 @@ class Lexicon:
 
 
 def _unambiguous(words: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Words that mean one label only once case and punctuation are ignored: "C" and "C++" are then the same."""
+    """Words that are ambiguous if case and punctuation are ignored, such as "C" and "C++"."""
     meanings: dict[str, set[str]] = {}
     for word, label in words:
         meanings.setdefault(word, set()).add(label)
@@ -139,7 +139,7 @@ def _plain(text: str) -> str:
 
 
 def words_of(reply: str) -> list[str]:
-    """The labels of a ranked answer, the most probable first, or the text of one that names a single label."""
+    """The labels of a ranked answer, the most probable first, or the text of any other."""
     value = _json(_bare(reply))
     ranked = value.get("labels") if isinstance(value, dict) else value
     words = [str(word) for word in ranked if isinstance(word, (str, int))] if isinstance(ranked, list) else []
@@ -147,7 +147,7 @@ def words_of(reply: str) -> list[str]:
 
 
 def word_of(reply: str) -> str:
-    """The text of an answer, out of its JSON and code fence if it has any."""
+    """Extract the text of an answer from JSON and code fences."""
     text = _bare(reply)
     value = _json(text)
     if isinstance(value, dict):
@@ -158,7 +158,7 @@ def word_of(reply: str) -> str:
 
 
 def probability_of(word: str, tokens: Sequence[Token]) -> float | None:
-    """The product of the probabilities of the tokens of a word where it occurs last; None if it does not occur."""
+    """The probability of a word's tokens at its last occurrence; None if it does not occur."""
     written, wanted = b"".join(token.text for token in tokens), word.encode("utf-8", "replace")
     start = written.rfind(wanted) if wanted else -1
     if start < 0:
@@ -171,12 +171,12 @@ def probability_of(word: str, tokens: Sequence[Token]) -> float | None:
 
 
 def keepable(word: str) -> str:
-    """The beginning of a text without half a character or a zero, which no ledger can keep."""
+    """Truncate a text, without surrogates and null characters, which ledgers cannot store."""
     return word[:LONGEST].encode("utf-8", "replace").decode().replace("\0", "?")
 
 
 def _bare(reply: str) -> str:
-    """The JSON of an answer without a code fence or prose around it, where it has one object; else the text."""
+    """Strip a code fence or prose around a single JSON object; otherwise return the text."""
     text = reply.strip()
     fenced = FENCE.fullmatch(text)
     text = fenced[1] if fenced else text

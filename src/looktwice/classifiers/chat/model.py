@@ -14,10 +14,10 @@
     # key = "SERVER_KEY"                  # the environment variable that holds the key for that url
 
 The keys are read from OPENAI_API_KEY, ANTHROPIC_API_KEY and GEMINI_API_KEY, and are never sent to a `url` of your own.
-An answer counts if it is one label or one synonym, whatever its case and punctuation. A refusal, two labels or prose
-is an answer without a label: it is paid for and counted, and nothing is guessed.
+An answer counts if it is one label or one synonym, ignoring case and punctuation. A refusal, two labels or prose is an
+answer without a label: it is paid for and counted, and nothing is guessed.
 
-A vendor is one class in one file: its settings, how a question is written for it, and how its reply is read.
+Each vendor is one class in one file: settings, request format and reply format.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ from looktwice.images import WorkingSize
 from looktwice.views import AS_DESCRIBED, Phrasing
 
 PICTURE, KIND = "\0", "\1"
-"""Where the base64 of the picture and the kind of its file go; JSON writes them as escapes, which no URL can hold."""
+"""Placeholders for the picture in base64 and its media type; JSON escapes them, so they cannot occur in a URL."""
 JSON = {"content-type": "application/json"}
 LABEL, SENTENCE = 12, 120
-"""Characters around a label in JSON, and of a description of one sentence."""
+"""The overhead in characters of a label in JSON, and of a one-sentence description."""
 READ_ONLY = {"labels", "synonyms", "without_label"}
-"""Settings that are part of the question in another form, or only say what the answers mean."""
+"""Settings that are not part of the fingerprint: they are in the prompt, or only affect how answers are read."""
 ADDED = {"wordings", "enumeration", "picture", "logprobs"}
-"""Settings that are part of a fingerprint only where they are set, so that those of older descriptions stay."""
+"""Settings that are in a fingerprint only if they are set, so that older fingerprints stay valid."""
 
 
 class ChatModel(HttpSettings, ABC):
-    """A model of one vendor: its settings, how a question is written for it and how its reply is read."""
+    """Settings, request format and reply format of one vendor."""
 
     usual_url: ClassVar[str]
     url_variable: ClassVar[str]
     key_variable: ClassVar[str]
     batch_api: ClassVar[type[BatchApi] | None] = None
-    """The vendor's batches, where it has any."""
+    """The vendor's batches, if it has any."""
     picture_limits: ClassVar[Mapping[str, object]]
-    """Sides to which the server scales pictures down in any case, and bytes beyond which it refuses files."""
+    """The side to which the server scales pictures down, and the largest file it accepts."""
 
     model: str = Field(min_length=1)
     labels: tuple[str, ...] | str = Field(min_length=1)
@@ -93,30 +93,30 @@ class ChatModel(HttpSettings, ABC):
 
     @abstractmethod
     def path(self) -> str:
-        """Where questions are asked, below the address of the server."""
+        """The path of the API, relative to the server."""
 
     @abstractmethod
     def credentials(self, key: str) -> Mapping[str, str]:
-        """The headers that hold a key."""
+        """The headers with the key."""
 
     @abstractmethod
     def request(self, text: str, schema: Mapping[str, object]) -> Mapping[str, object]:
-        """The body of a question, with KIND and then PICTURE in place of the picture's format and content."""
+        """The body of a request, with the placeholders KIND and PICTURE."""
 
     @abstractmethod
     def read(self, body: bytes) -> Completion:
-        """The completion in a reply; a ValidationError if the body is none."""
+        """Parse the completion; raises a ValidationError if the body is invalid."""
 
     def headers(self) -> Mapping[str, str]:
-        """The headers of every question, apart from the key."""
+        """The headers of every request, except the key."""
         return JSON
 
     def closeness(self) -> str | None:
-        """The level of detail of pictures in requests, where it affects the price."""
+        """The level of detail of pictures in requests, if it affects the price."""
         return None
 
     def usable_size(self) -> WorkingSize:
-        """How large a picture the model sees."""
+        """The size of the picture that the model sees."""
         return self.encoding.usable_size()
 
     def enumerates(self, labels: Sequence[str]) -> bool:
@@ -124,11 +124,11 @@ class ChatModel(HttpSettings, ABC):
         return True
 
     def arranged(self, picture: Mapping[str, object], words: Mapping[str, object]) -> list[Mapping[str, object]]:
-        """The two parts of a question in their order."""
+        """The picture and the text, in the vendor's order."""
         return [picture, words] if self.picture == "first" else [words, picture]
 
     def base(self) -> str:
-        """Where the server is, without a slash at the end."""
+        """The URL of the server, without a trailing slash."""
         text = (self.url or os.environ.get(self.url_variable) or self.usual_url).rstrip("/")
         try:
             url = URL(text)
@@ -182,14 +182,14 @@ class ChatModel(HttpSettings, ABC):
 
 
 class Asked(NamedTuple):
-    """A question as it is sent, and how it was put, which its reply is read by."""
+    """An encoded request with its wording, which is needed to read the reply."""
 
     body: bytes
     phrasing: Phrasing
 
 
 class ChatClassifier:
-    """A language model that is shown one picture a question and must name a label."""
+    """A language model that is asked for the label of one picture per request."""
 
     def __init__(self, vendor: ChatModel, lexicon: Lexicon, prompts: Prompts, secrets: Secrets) -> None:
         key = vendor.key or (None if vendor.url else vendor.key_variable)
@@ -208,14 +208,14 @@ class ChatClassifier:
         self.fingerprint = fingerprint("chat", vendor.parts(prompts))
 
     def words(self, phrasing: Phrasing) -> str:
-        """The text of a question; a PermanentError where it cannot be put so."""
+        """The prompt; raises a PermanentError if this wording is not possible."""
         return self._prompts.text(phrasing)
 
     def prepare(self, pixels: Pixels) -> Asked:
         return self.prepare_as(pixels, AS_DESCRIBED)
 
     def prepare_as(self, pixels: Pixels, phrasing: Phrasing) -> Asked:
-        """One picture with the question put in these words: the body of a request."""
+        """The body of a request for one picture in this wording."""
         head, between, tail = self._frame(phrasing)
         file = self._vendor.encoding.encode(self._vendor.encoding.fit(pixels))
         return Asked(b"".join((head, kind_of(file).encode(), between, base64.b64encode(file), tail)), phrasing)
@@ -240,7 +240,7 @@ class ChatClassifier:
         return [self.read(await self._endpoint.send(asked.body), asked.phrasing) for asked in batch]
 
     def read(self, reply: Reply, phrasing: Phrasing) -> Answer:
-        """The answer that a reply to a question in these words holds."""
+        """Read the answer in a reply to this wording."""
         try:
             completion = self._vendor.read(reply.body)
         except ValidationError:
@@ -254,7 +254,7 @@ class ChatClassifier:
         raise self._endpoint.garbled("is not the answer of a chat model", reply)
 
     def batches(self) -> BatchApi:
-        """The vendor's batches; a PermanentError where it has none."""
+        """The vendor's batches; a PermanentError if it has none."""
         if self._vendor.batch_api is None:
             raise PermanentError(
                 f"model {self.model!r} cannot be asked in batches; leave --batch out", code="option-conflict"
@@ -270,7 +270,7 @@ class ChatClassifier:
         return words_of(text) if self._prompts.ranking(phrasing) else [word_of(text)]
 
     def _framed(self, phrasing: Phrasing) -> tuple[bytes, bytes, bytes]:
-        """The body of a question before the kind of the file, between the two, and after the picture."""
+        """The parts of the body before, between and after the placeholders."""
         request = self._vendor.request(self._prompts.text(phrasing), self._prompts.schema(phrasing))
         body = json.dumps(request, ensure_ascii=False, separators=(",", ":"))
         head, _, rest = body.partition(json.dumps(KIND)[1:-1])
@@ -282,7 +282,7 @@ Vendor = TypeVar("Vendor", bound=ChatModel)
 
 
 def connected(vendor: type[Vendor], settings: Settings) -> ChatClassifier:
-    """The classifier that the settings of a vendor's model describe."""
+    """Create the classifier of a vendor's settings."""
     if "labels" not in settings:
         model = settings.get("model", "…")
         raise PermanentError(
@@ -312,12 +312,12 @@ def of_query(query: str) -> Settings:
 
 
 def given(values: Mapping[str, object]) -> dict[str, object]:
-    """Those of the values that are not None."""
+    """Drop values that are None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def flat(counts: object, prefix: str = "") -> Usage:
-    """The numbers of a vendor's usage, those of nested parts under `part.name`."""
+    """Flatten a vendor's usage report; nested numbers are named `part.name`."""
     found: list[tuple[str, int]] = []
     for name, value in counts.items() if isinstance(counts, Mapping) else ():
         if isinstance(value, int) and not isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, and any server that speaks like it: vLLM, Ollama, llama.cpp, OpenRouter, LiteLLM.
+"""OpenAI's chat completions, and compatible servers: vLLM, Ollama, llama.cpp, OpenRouter, LiteLLM.
 
 connector = "openai"
 """
@@ -36,7 +36,7 @@ TOOL = "answer"
 
 
 class OpenAIModel(ChatModel):
-    """Settings that both of OpenAI's APIs share."""
+    """The settings shared by OpenAI's two APIs."""
 
     usual_url: ClassVar[str] = OPENAI
     url_variable: ClassVar[str] = "OPENAI_BASE_URL"
@@ -122,7 +122,7 @@ class _Message(BaseModel):
 
 
 class LogProb(BaseModel):
-    """A token of an answer; `bytes` where its text may hold a part of a character."""
+    """A token of an answer; `bytes` if its text may end within a character."""
 
     token: str
     logprob: float

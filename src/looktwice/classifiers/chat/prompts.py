@@ -1,4 +1,4 @@
-"""The words of a question, and the schema of its answer."""
+"""Prompts, and the schema of answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ else."""
 LABELS = "{labels}"
 """Where a prompt lists the labels."""
 USUAL_RANKING = 5
-"""Labels that a view asks for which asks for a ranking."""
+"""The number of labels that the view `ranked` asks for."""
 
 
 def usual_wordings() -> tuple[str, ...]:
@@ -34,20 +34,20 @@ def usual_wordings() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Every question that can be asked of a model about one list of labels."""
+    """All prompts about one list of labels."""
 
     labels: tuple[str, ...]
     prompt: str = ""
-    """The whole question with {labels} in it; a usual one where empty."""
+    """The whole prompt with {labels} in it; empty for the default."""
     ranked: int = 0
-    """Labels that it asks to be ranked in every case; 0 for one label."""
+    """The number of labels to rank in every query; 0 for one label."""
     wordings: tuple[str, ...] | None = None
-    """Own paraphrases, each a question or, with {labels} in it, a whole prompt; the usual ones where None."""
+    """Custom paraphrases, each a question or, with {labels} in it, a whole prompt; None for the defaults."""
     enumerated: bool = True
     """Whether a schema lists the labels that are allowed."""
 
     def template(self, phrasing: Phrasing) -> str:
-        """The question with {labels} where they are listed; a PermanentError where it cannot be asked so."""
+        """The question with the placeholder {labels}; raises a PermanentError if this wording is not possible."""
         if phrasing.ranked and self.ranked:
             raise PermanentError(
                 "the view 'ranked' changes nothing, because the description of the classifier says ranked = "
@@ -61,7 +61,7 @@ class Prompts:
         return f"{question}\n\n{self._demand(phrasing)}" if asks_more else question
 
     def text(self, phrasing: Phrasing) -> str:
-        """The question as the model reads it."""
+        """The prompt."""
         return self.template(phrasing).replace(LABELS, "\n".join(self._ordered(phrasing)))
 
     def schema(self, phrasing: Phrasing) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""OpenAI's responses, the interface beside chat completions that newer models need for all they can do.
+"""OpenAI's responses API, which newer models need for their full functionality.
 
 connector = "openai-responses"
 """
@@ -17,7 +17,7 @@ from looktwice.classifiers.chat.openai import LogProb, OpenAIModel
 
 
 class Responses(OpenAIModel):
-    """A model behind responses; the server is asked to keep nothing."""
+    """A model behind responses; the server is asked to store nothing."""
 
     answer: Literal["schema", "plain"] = "schema"
 

@@ -53,7 +53,7 @@ class Connection(psycopg.Connection[Row]):
 
 
 def _until(deadline: float, gen: PQGen[T]) -> PQGen[T]:
-    """Run a generator of the driver, polling for a reply several times a second until a deadline."""
+    """Run a generator of the driver, polling for a reply several times per second until a deadline."""
     try:
         wanted = next(gen)
         while time.monotonic() < deadline:
