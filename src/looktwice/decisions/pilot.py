@@ -296,7 +296,7 @@ class FitResult:
 
 
 def limits(asked: Sequence[ProfileClassifier], max_price: float | None, max_queries: float | None) -> Choice:
-    """The rule that selects a point within limits; None is no limit. An error where not even one query is within them."""
+    """The rule that selects a point within limits; None is no limit. Raises an error below one query."""
     cheapest = min(asked, key=lambda classifier: classifier.price)
     if (max_price is not None and not max_price >= cheapest.price) or not (max_queries is None or max_queries >= 1):
         raise FitError(
