@@ -117,3 +117,20 @@ def test_what_is_for_one_classifier_is_refused_before_anything_is_paid(paper: st
         with pytest.raises(FitError, check=coded("option-conflict")):
             model.fit(IMAGES[:100], TRUTHS[:100], paper=paper, calibrator=calibrator)
         assert model.asked.sent == 0
+
+
+def test_pictures_that_the_chosen_classifier_did_not_answer_are_not_judged() -> None:
+    def silent(image: Pixels) -> str:
+        return right(image) if image[0, 0, 0] > 12 else ""
+
+    classifiers = [
+        lt.connect(silent, name="silent", price="0.001"),
+        lt.connect(lambda _: "black", name="useless", price="0.01"),
+    ]
+    with lt.Model(classifiers, ledger="memory") as model:
+        profile = model.fit(IMAGES[:300], TRUTHS[:300], views=Panel(())).profile
+    assert (profile.name, profile.others) == ("silent", ())
+    silences = sum(int(image[0, 0, 0]) <= 12 for image in IMAGES[:300])
+    assert silences > 0
+    assert len(profile.held_out.confidence) < 300
+    assert min(profile.held_out.predicted) >= 0

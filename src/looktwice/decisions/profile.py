@@ -145,7 +145,10 @@ class HeldOut(_Part):
 
         Many pictures have the same answers and thus the same probability of the truth, which varies slightly between
         folds. The worse one is used, so that such variations do not exclude a tenth of the pictures from their sets.
+        Pictures about which no chosen source has an answer are left out, since they are not scored in use.
         """
+        answered = held_out.label >= 0
+        held_out, final = held_out.of_rows(answered), final.of_rows(answered)
         through = np.ceil(np.maximum(held_out.through, final.through) * 1e6 - 1e-3) / 1e6
         true_probability = np.floor(np.minimum(held_out.true_probability, final.true_probability) * 1e6) / 1e6
         return cls(
