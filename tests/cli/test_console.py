@@ -71,7 +71,7 @@ def test_a_classifier_that_rolls_dice_is_told_of_with_its_rate(
     async def run() -> None:
         model = AsyncModel(Priced(Limits()), ledger="off")
         async with watched(model, 1, Output()):
-            model.engine.canaries.asked, model.engine.canaries.flipped = 8, flipped
+            model.engine.first.canaries.asked, model.engine.first.canaries.flipped = 8, flipped
 
     asyncio.run(run())
     line = "The classifier is random: 2 of 8 queries asked again got another answer (25 %)."

@@ -58,7 +58,7 @@ async def test_the_same_classifier_is_asked_again_three_times_and_goes_on(tmp_pa
         await rows_of(first, pictures[:10], PANEL)
     async with engine_on(Says(), tmp_path / "ledger.db", canaries=3) as engine:
         await rows_of(engine, pictures, PANEL)
-    assert (engine.canaries.asked, engine.canaries.flipped) == (3, 0)
+    assert (engine.first.canaries.asked, engine.first.canaries.flipped) == (3, 0)
     assert engine.progress.sent == 50 + 3
 
 
@@ -76,8 +76,8 @@ async def test_a_classifier_that_rolls_dice_is_reported_not_refused(tmp_path: Pa
         await rows_of(first, pictures[:20], PANEL)
     async with engine_on(Dice(), tmp_path / "ledger.db", canaries=10) as engine:
         await rows_of(engine, pictures, PANEL)
-    assert engine.canaries.asked >= 10
-    assert 0.1 < engine.canaries.flipped / engine.canaries.asked < 0.9
+    assert engine.first.canaries.asked >= 10
+    assert 0.1 < engine.first.canaries.flipped / engine.first.canaries.asked < 0.9
 
 
 async def test_canaries_stay_within_the_budget(tmp_path: Path) -> None:

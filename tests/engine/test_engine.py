@@ -153,11 +153,11 @@ def test_those_who_share_a_budget_through_a_storm_of_faults_all_come_to_their_en
 async def test_an_engine_says_why_nothing_can_be_asked(tmp_path: Path, budget: Budget, why: str) -> None:
     limits = Limits(price_micros=3)
     async with engine_on(Labelling(limits=limits), tmp_path / "ledger.db", budget=budget) as engine:
-        assert engine.runner.unavailable() is None
+        assert engine.first.runner.unavailable() is None
         await everything(engine, write_pictures(tmp_path / "pictures.npz", 4))
-        assert (engine.runner.unavailable() or "").startswith(why)
+        assert (engine.first.runner.unavailable() or "").startswith(why)
         engine.stop("stopped")
-        assert engine.runner.unavailable() == "stopped"
+        assert engine.first.runner.unavailable() == "stopped"
 
 
 @pytest.mark.parametrize(
@@ -173,9 +173,9 @@ async def test_an_engine_says_how_many_queries_and_how_much_money_are_left(
     tmp_path: Path, budget: Budget, before: tuple[int | None, int | None], after: tuple[int | None, int | None]
 ) -> None:
     async with engine_on(Labelling(limits=Limits(price_micros=3)), "off", budget=budget) as engine:
-        assert (engine.runner.remaining(), engine.runner.money_left()) == before
+        assert (engine.first.runner.remaining(), engine.first.runner.money_left()) == before
         await everything(engine, write_pictures(tmp_path / "pictures.npz", 1))
-        assert (engine.runner.remaining(), engine.runner.money_left()) == after
+        assert (engine.first.runner.remaining(), engine.first.runner.money_left()) == after
 
 
 async def test_a_spent_budget_ends_the_run_and_opens_no_further_picture(tmp_path: Path) -> None:
@@ -259,10 +259,10 @@ async def test_a_wait_that_is_longer_than_allowed_stops_the_run_and_says_when_to
 
     classifier = Labelling(closed)
     async with engine_on(classifier, tmp_path / "ledger.db") as engine:
-        assert engine.runner.unavailable() is None
+        assert engine.first.runner.unavailable() is None
         with pytest.raises(QuotaError, check=coded("rate-limited")):
             await everything(engine, write_pictures(tmp_path / "pictures.npz", 100))
-        assert "rate-limited until" in (engine.runner.unavailable() or "")
+        assert "rate-limited until" in (engine.first.runner.unavailable() or "")
     assert classifier.calls <= 20 + 8
     assert counted_in(tmp_path / "ledger.db") == (20, 20)
 
@@ -300,7 +300,7 @@ async def test_a_ledger_that_fails_ends_the_run_and_hangs_nobody(tmp_path: Path)
     engine = engine_for(
         Labelling(lambda _: TransientError("lost")), tmp_path / "ledger.db", retry=replace(HURRY, breaker=10**6)
     )
-    ledger = engine.runner.ledger
+    ledger = engine.first.runner.ledger
     assert ledger
 
     async def close_soon() -> None:
@@ -520,12 +520,12 @@ async def test_cancelling_returns_at_once_and_the_answer_is_kept_when_it_comes(t
 async def test_two_models_of_one_process_share_one_ledger(tmp_path: Path) -> None:
     pictures, path = write_pictures(tmp_path / "pictures.npz", 20), tmp_path / "ledger.db"
     async with engine_on(Labelling(), path) as one, engine_on(Labelling(), path) as other:
-        assert one.runner.ledger is other.runner.ledger
+        assert one.first.runner.ledger is other.first.runner.ledger
         both = await asyncio.gather(everything(one, pictures), everything(other, pictures))
     assert not (tmp_path / "ledger.db-wal").exists(), "the last one to close leaves no log behind"
     assert both[0] == both[1]
     assert counted_in(path) == (100, 100)
-    assert open_ledger(str(path)) is not one.runner.ledger
+    assert open_ledger(str(path)) is not one.first.runner.ledger
 
 
 # Kills -------------------------------------------------------------------------------------------------------------

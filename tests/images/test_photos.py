@@ -245,8 +245,8 @@ async def asked(pictures: list[Picture], size: WorkingSize) -> tuple[list[bytes]
         image = pictures[0].image(size)
         drawn = f"{renderer([base_question(pictures[0].image()).view])} {image.scaling}".strip()
         found = keys("test", image.digest, [joined("again", "0", "0", drawn)])
-        assert engine.runner.ledger
-        assert set(engine.runner.ledger.find(found)) == set(found)
+        assert engine.first.runner.ledger
+        assert set(engine.first.runner.ledger.find(found)) == set(found)
     return found, shapes
 
 

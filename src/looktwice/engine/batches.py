@@ -131,14 +131,11 @@ class Batches:
     async def _send(self, batch: OpenBatch, lines: Sequence[bytes]) -> None:
         """Upload a batch; look for it at the vendor before sending again."""
         try:
-            file = await self._once(
+            file = await self._retried(
                 lambda: self._api.upload(batch.name, lines), lambda: self._api.find_file(batch.name)
             )
             await self._note(batch.id, file=file)
-            sought = Sought(batch.name, file, time.time(), len(batch.keys), self._others())
-            create = partial(self._api.create, batch.name, file, lines)
-            remote = await self._once(create, partial(self._find, sought))
-            await self._note(batch.id, remote=remote)
+            await self._note(batch.id, remote=await self._create(batch, file, lines))
         except ClassifierError as error:
             refused = error.status is not None or not error.sent
             if refused and not isinstance(error, TransientError):  # so that the vendor surely does not have it
@@ -146,18 +143,11 @@ class Batches:
             if not (self._runner.halt and isinstance(error, TransientError)):  # the next run finds out
                 self._runner.end(error)
 
-    async def _once(self, send: Callable[[], Awaitable[T]], find: Callable[[], Awaitable[T | None]]) -> T:
-        """Call `send`; if it failed but may have arrived, call `find`."""
-        for attempt in range(self._polling.faults):
-            try:
-                return await send()
-            except TransientError as error:
-                if attempt == self._polling.faults - 1 or self._runner.halt:
-                    raise
-                await self._rest(attempt, error)
-                if error.sent and (found := await self._retried(find)) is not None:
-                    return found
-        raise AssertionError
+    async def _create(self, batch: OpenBatch, file: str | None, lines: Sequence[bytes] = ()) -> str:
+        """Create a batch from a file that the vendor has; returns the vendor's id."""
+        return await self._retried(
+            partial(self._api.create, batch.name, file, lines), partial(self._find, self._sought(batch, file))
+        )
 
     # Out of a batch --------------------------------------------------------------------------------------------------
 
@@ -176,17 +166,15 @@ class Batches:
         """Find the vendor's id of a batch that was about to be sent; release one that it does not have."""
         started, late = time.monotonic(), False
         while not self._runner.halt:
-            file = batch.file or await self._retried(lambda: self._api.find_file(batch.name))
-            sought = Sought(batch.name, file, batch.at, len(batch.keys), self._others())
+            file = batch.file or await self._retried(partial(self._api.find_file, batch.name))
             try:
-                remote = await self._retried(partial(self._find, sought))
+                remote = await self._retried(partial(self._find, self._sought(batch, file)))
             except TransientError:
                 if self._runner.halt:
                     return None
                 raise
             if remote is None and file and late:
-                create = partial(self._api.create, batch.name, file, ())
-                remote = await self._once(create, partial(self._find, sought))
+                remote = await self._create(batch, file)
             if remote:
                 await self._note(batch.id, file, remote)
                 return remote
@@ -196,6 +184,11 @@ class Batches:
             await self._runner.pause(min(self._polling.soonest, self._polling.grace))
             late = time.monotonic() - started > self._polling.grace
         return None
+
+    def _sought(self, batch: OpenBatch, file: str | None) -> Sought:
+        """The batch as the vendor is searched for it."""
+        known = self._ledger.known_batches(self._classifier.fingerprint)
+        return Sought(batch.name, file, batch.at, len(batch.keys), known)
 
     async def _find(self, sought: Sought) -> str | None:
         """Find the vendor's id of a batch; raises a TransientError if the run is stopped before.
@@ -212,9 +205,6 @@ class Batches:
         finally:
             stopping.cancel()
             search.cancel()
-
-    def _others(self) -> frozenset[str]:
-        return self._ledger.known_batches(self._classifier.fingerprint)
 
     async def _results(self, batch: OpenBatch, remote: str, patient: bool) -> None:
         """Store the results of a batch, after waiting for it if requested."""
@@ -290,20 +280,25 @@ class Batches:
         """Store the vendor's names of the file and the batch."""
         await self._ledger.change(lambda transaction: transaction.note_batch(batch, file, remote))
 
-    async def _retried(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Call the vendor, with retries while it cannot be reached."""
-        for attempt in range(self._polling.faults):
-            try:
-                return await ask()
-            except TransientError as error:
-                if attempt == self._polling.faults - 1 or self._runner.halt:
-                    raise
-                await self._rest(attempt, error)
-        raise AssertionError
+    async def _retried(
+        self, call: Callable[[], Awaitable[T]], find: Callable[[], Awaitable[T | None]] | None = None
+    ) -> T:
+        """Call the vendor, with retries while it cannot be reached.
 
-    async def _rest(self, attempt: int, error: TransientError) -> None:
-        backoff = min(self._polling.latest, self._polling.soonest * 1.5**attempt)
-        await self._runner.pause(error.retry_after or backoff * random.uniform(0.5, 1))
+        If a failed call may have arrived, `find` looks for its result before the next attempt.
+        """
+        attempt = 0
+        while True:
+            try:
+                return await call()
+            except TransientError as error:
+                attempt += 1
+                if attempt == self._polling.faults or self._runner.halt:
+                    raise
+                backoff = min(self._polling.latest, self._polling.soonest * 1.5 ** (attempt - 1))
+                await self._runner.pause(error.retry_after or backoff * random.uniform(0.5, 1))
+                if find and error.sent and (known := await self._retried(find)) is not None:
+                    return known
 
 
 def _key(text: str) -> bytes:

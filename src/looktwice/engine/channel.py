@@ -36,17 +36,13 @@ class Canary:
     label: str
 
 
-Ask = Callable[[Canary], Awaitable[str | None]]
-"""Sends a query again; returns None if the budget does not cover it."""
-
-
 @dataclass
 class Canaries:
-    """Keeps the first canaries offered and asks them again at intervals."""
+    """Keeps the first canaries offered and asks them again at intervals, to notice that the classifier changed."""
 
-    canaries: int = 3
+    wanted: int = 3
     every: int = 5000
-    """Queries between two checks."""
+    """Queries between two checks; the first check precedes the first query."""
     asked: int = 0
     """The number of canary queries."""
     flipped: int = 0
@@ -54,43 +50,30 @@ class Canaries:
     kept: list[Canary] = field(default_factory=list)
     _checked_at: int | None = None
 
-    def wants(self) -> bool:
-        """Whether another canary is wanted."""
-        return len(self.kept) < self.canaries
+    async def check(self, ask: Callable[[Canary], Awaitable[str | None]], sent: int) -> None:
+        """Ask every canary again if due; raises a ChangedError if the answer to one differs in every repetition.
 
-    def keep(self, canary: Canary) -> None:
-        """Add a canary."""
-        self.kept.append(canary)
-
-    def due(self, sent: int) -> bool:
-        """Whether to check now: before the first query, and after every `every` queries."""
-        return self._checked_at is None or sent - self._checked_at >= self.every
-
-    async def check(self, ask: Ask, sent: int) -> None:
-        """Ask every canary again; raises a ChangedError if the answer to one differs in every repetition."""
+        If the classifier is random, the old answer reappears soon. `ask` returns None if the budget does not cover
+        the query.
+        """
+        if not self.kept or (self._checked_at is not None and sent - self._checked_at < self.every):
+            return
         self._checked_at = sent
         for canary in self.kept:
-            label = await self._reask(ask, canary)
-            if label not in (None, canary.label):
-                await self._confirm_change(ask, canary, str(label))
-
-    async def _confirm_change(self, ask: Ask, canary: Canary, label: str) -> None:
-        """Repeat a canary with a different answer: if the classifier is random, the old answer reappears."""
-        for _ in range(REPEATS - 1):
-            if await self._reask(ask, canary) in (None, canary.label):
-                return
-        raise ChangedError(
-            f"the classifier behind this ledger seems to have changed: a picture it called {canary.label!r} it now "
-            f"calls {label!r}, and never the old label in {REPEATS} tries; fit again with a new ledger, or go on with "
-            "--canaries 0"
-        )
-
-    async def _reask(self, ask: Ask, canary: Canary) -> str | None:
-        label = await ask(canary)
-        if label is not None:
-            self.asked += 1
-            self.flipped += label != canary.label
-        return label
+            label: str | None = None
+            for _ in range(REPEATS):
+                if (label := await ask(canary)) is None:
+                    break
+                self.asked += 1
+                if label == canary.label:
+                    break
+                self.flipped += 1
+            else:
+                raise ChangedError(
+                    f"the classifier behind this ledger seems to have changed: a picture it called {canary.label!r} it "
+                    f"now calls {label!r}, and never the old label in {REPEATS} tries; fit again with a new ledger, or "
+                    "go on with --canaries 0"
+                )
 
 
 RENDERED_BYTES = 4_000_000
@@ -183,18 +166,16 @@ class Channel:
         """Use a few queries with stored answers as canaries."""
         earlier = (base.stored_at or self._opened_at) < self._opened_at
         label = self.names.label(base.answer.label) if isinstance(base.answer, Answer) else None  # of tags, the first
-        if self.canaries.wants() and earlier and label:
-            self.canaries.keep(Canary(base.entry, image, label))
+        if len(self.canaries.kept) < self.canaries.wanted and earlier and label:
+            self.canaries.kept.append(Canary(base.entry, image, label))
 
     async def check_canaries(self) -> None:
         """Ask the canaries again if due; stop the classifier if it has changed."""
         async with self._checking:
-            sent = self.runner.progress.sent
-            if self.canaries.kept and self.canaries.due(sent):
-                try:
-                    await self.canaries.check(self._ask_again, sent)
-                except ClassifierError as error:
-                    self.runner.end(error)
+            try:
+                await self.canaries.check(self._ask_again, self.runner.progress.sent)
+            except ClassifierError as error:
+                self.runner.end(error)
 
     async def _ask_again(self, canary: Canary) -> str | None:
         answer = await self.probe(canary.image, canary.entry)

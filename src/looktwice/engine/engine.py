@@ -17,9 +17,8 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from looktwice.calibration import Row
-from looktwice.classifiers import AnyClassifier, Limits, Naming
 from looktwice.engine.budget import Spend
-from looktwice.engine.channel import Canaries, Channel
+from looktwice.engine.channel import Channel
 from looktwice.engine.estimate import Estimate, estimate
 from looktwice.engine.ledger.ledger import Ledger
 from looktwice.engine.ledger.places import close_ledger
@@ -37,7 +36,7 @@ from looktwice.engine.query import (
     Screen,
     Unscored,
 )
-from looktwice.engine.runner import Runner, Settings
+from looktwice.engine.runner import Settings
 from looktwice.errors import LookTwiceError
 from looktwice.images import Picture
 from looktwice.views import Panel
@@ -86,30 +85,9 @@ class QueryEngine:
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="pictures")
 
     @property
-    def classifier(self) -> AnyClassifier:
-        """The first classifier."""
-        return self.first.classifier
-
-    @property
-    def limits(self) -> Limits:
-        return self.first.settings.limits
-
-    @property
     def settings(self) -> Settings:
+        """The settings of the first classifier."""
         return self.first.settings
-
-    @property
-    def names(self) -> Naming:
-        """How labels in the classifier's answers are renamed."""
-        return self.first.names
-
-    @property
-    def canaries(self) -> Canaries:
-        return self.first.canaries
-
-    @property
-    def runner(self) -> Runner:
-        return self.first.runner
 
     @property
     def progress(self) -> Progress:
@@ -165,13 +143,11 @@ class QueryEngine:
 
     def remaining(self) -> int | None:
         """An upper bound on further queries within the budgets; None without a limit."""
-        counts = [each.runner.remaining() for each in self._all()]
-        return None if None in counts else max(count for count in counts if count is not None)
+        return _most(each.runner.remaining() for each in self._all())
 
     def money_left(self) -> int | None:
         """An upper bound on the remaining money, in millionths; None without a limit."""
-        amounts = [each.runner.money_left() for each in self._all()]
-        return None if None in amounts else max(amount for amount in amounts if amount is not None)
+        return _most(each.runner.money_left() for each in self._all())
 
     def unavailable(self) -> str | None:
         """Why no classifier is available now, as a sentence; None if one is."""
@@ -466,6 +442,12 @@ class _Source:
         """The pictures that were not opened; an iterator is not read further."""
         for picture in self._pictures if self._listed else ():
             yield Unscored(picture.name, ended.cause, ended.message, ended.code)
+
+
+def _most(limits: Iterable[int | None]) -> int | None:
+    """The largest of the limits; None if one of them is None."""
+    known = list(limits)
+    return None if None in known else max(each for each in known if each is not None)
 
 
 def _all_or_nothing(more: Callable[[Row], int], views: int, row: Row) -> int:

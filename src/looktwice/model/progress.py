@@ -74,7 +74,7 @@ class Spending:
 
     def __init__(self, engine: QueryEngine) -> None:
         self._engine = engine
-        self._price = engine.limits.price_micros if len(engine.channels) == 1 else 0
+        self._price = engine.first.settings.limits.price_micros if len(engine.channels) == 1 else 0
         self._remaining = engine.remaining()
         self._money = engine.money_left()
 

@@ -6,7 +6,8 @@ Reading changes nothing, even while others write.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -65,28 +66,25 @@ class DayCost:
         return -(-self.picos // MICRO)
 
 
-class _Snapshot:
-    """A snapshot of a ledger."""
-
-    def __init__(self, read: Any) -> None:
-        self.read = read
+Read = Callable[..., list[Row]]
+"""Runs one statement with its values on a snapshot of a ledger."""
 
 
 @contextmanager
-def _snapshot(place: str | Path) -> Iterator[_Snapshot]:
+def _snapshot(place: str | Path) -> Iterator[Read]:
     """Open a snapshot, unaffected by concurrent writes."""
     if str(place).startswith(POSTGRES):
         with closing(_postgres(str(place))) as database:
             try:
                 database.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                yield _Snapshot(database.execute)
+                yield database.execute
             except database.errors as error:
                 raise database.explain(error) from error
-            return
+        return
     path = Path(place)
     with explained(path), closing(open_to_read(path)) as db:
         db.execute("BEGIN")
-        yield _Snapshot(lambda statement, values=(): db.execute(statement, tuple(values)).fetchall())
+        yield lambda statement, values=(): db.execute(statement, tuple(values)).fetchall()
 
 
 def _postgres(place: str) -> Any:
@@ -97,8 +95,8 @@ def _postgres(place: str) -> Any:
 
 def stats(place: str | Path) -> list[DayCost]:
     """Queries and money by classifier and day."""
-    with _snapshot(place) as ledger:
-        rows = ledger.read(
+    with _snapshot(place) as read:
+        rows = read(
             "SELECT fingerprint, description, day, queries, picos, answered, input_tokens, output_tokens, cached_tokens"
             " FROM spend JOIN classifiers ON id = classifier ORDER BY day, fingerprint"
         )
@@ -107,8 +105,8 @@ def stats(place: str | Path) -> list[DayCost]:
 
 def labels(place: str | Path, fingerprint: str) -> list[str]:
     """The distinct labels that a classifier has returned."""
-    with _snapshot(place) as ledger:
-        rows = ledger.read(
+    with _snapshot(place) as read:
+        rows = read(
             "SELECT DISTINCT label FROM queries q JOIN classifiers c ON c.id = q.classifier"
             " WHERE fingerprint = ? AND label IS NOT NULL",
             (fingerprint,),
@@ -119,9 +117,9 @@ def labels(place: str | Path, fingerprint: str) -> list[str]:
 def verify(place: str | Path) -> list[str]:
     """Inconsistencies of a ledger, one line each; empty if it is sound."""
     try:
-        with _snapshot(place) as ledger:
-            damage = [] if str(place).startswith(POSTGRES) else ledger.read("PRAGMA integrity_check(20)")
-            return [*(str(line) for (line,) in damage if line != "ok"), *_malformed(ledger), *_unbalanced(ledger)]
+        with _snapshot(place) as read:
+            damage = [] if str(place).startswith(POSTGRES) else read("PRAGMA integrity_check(20)")
+            return [*(str(line) for (line,) in damage if line != "ok"), *_malformed(read), *_unbalanced(read)]
     except LedgerError as error:
         if isinstance(error.__cause__, sqlite3.DatabaseError):
             return [str(error)]
@@ -136,18 +134,18 @@ _RULES = {
 }
 
 
-def _malformed(ledger: _Snapshot) -> list[str]:
+def _malformed(read: Read) -> list[str]:
     sums = ", ".join(f"COALESCE(SUM(CASE WHEN {rule} THEN 1 ELSE 0 END), 0)" for rule in _RULES.values())
-    ((*counts,),) = ledger.read(f"SELECT {sums} FROM queries")
+    ((*counts,),) = read(f"SELECT {sums} FROM queries")
     found = dict(zip(_RULES, counts, strict=True))
-    ((replies,),) = ledger.read("SELECT COUNT(*) FROM replies WHERE key NOT IN (SELECT key FROM queries)")
+    ((replies,),) = read("SELECT COUNT(*) FROM replies WHERE key NOT IN (SELECT key FROM queries)")
     found["that are gone but have a reply"] = replies
     return [f"{count} queries {what}" for what, count in found.items() if count]
 
 
-def _unbalanced(ledger: _Snapshot) -> list[str]:
+def _unbalanced(read: Read) -> list[str]:
     """Classifiers whose spend differs from the sum of their queries."""
-    rows = ledger.read(
+    rows = read(
         "SELECT fingerprint, s.queries, s.picos, q.sends, q.picos FROM classifiers c"
         " LEFT JOIN (SELECT classifier, SUM(queries) AS queries, SUM(picos) AS picos FROM spend GROUP BY classifier) s"
         " ON s.classifier = c.id"
@@ -168,14 +166,12 @@ def export(place: str | Path, out: Path, names: Mapping[str, str] | None = None)
     `names` maps digests to names of pictures, which the ledger does not store.
     """
     files.check_writable(out, files.ENDINGS)
-    with _snapshot(place) as ledger, files.atomic(out) as part:
-        return files.write_table(part, out.suffix, COLUMNS, _answers(ledger, names or {}))
+    with _snapshot(place) as read, files.atomic(out) as part:
+        return files.write_table(part, out.suffix, COLUMNS, _answers(read, names or {}))
 
 
-def _answers(ledger: _Snapshot, names: Mapping[str, str]) -> Iterator[Row]:
-    import zlib
-
-    rows = ledger.read(
+def _answers(read: Read, names: Mapping[str, str]) -> Iterator[Row]:
+    rows = read(
         "SELECT fingerprint, digest, view, seed, number, label, score, options, status, at, latency, sends, picos,"
         " input_tokens, output_tokens, cached_tokens, raw"
         " FROM queries q JOIN classifiers c ON c.id = q.classifier LEFT JOIN replies r ON r.key = q.key"
@@ -201,8 +197,8 @@ def forget(place: str | Path, classifier: str | None = None, digests: Sequence[s
 
 def alarms(place: str | Path) -> dict[str, schema.Alarm]:
     """The drift alarms by profile digest."""
-    with _snapshot(place) as ledger:
-        rows = ledger.read("SELECT profile, since, pictures, needed FROM alarms ORDER BY since")
+    with _snapshot(place) as read:
+        rows = read("SELECT profile, since, pictures, needed FROM alarms ORDER BY since")
     return {profile: schema.Alarm(*alarm) for profile, *alarm in rows}
 
 

@@ -43,10 +43,9 @@ def open_ledger(place: str) -> Ledger:
     if place != MEMORY:
         require_posix("a ledger that outlives the run")  # on Windows, signal 0 ends a process
     with _OPENING:
-        for known, shared in _OPEN.items():
-            if known == _identity(place):
-                shared.holders += 1
-                return shared.ledger
+        if shared := _OPEN.get(_identity(place)):
+            shared.holders += 1
+            return shared.ledger
         ledger = Ledger(_database(place))
         _OPEN[_identity(place)] = _Shared(ledger, 2 if place == MEMORY else 1)  # the memory is held by the process
         return ledger

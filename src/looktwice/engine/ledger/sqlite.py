@@ -27,7 +27,6 @@ CHECKPOINT = 4000
 """The pages in the write-ahead log that cause a checkpoint: 16 MB."""
 POLL = 0.0005
 """Seconds between two tries to begin while another process writes."""
-OLDEST = (3, 35, 0)
 ADDRESS = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:[/\\]|\bpassword=")
 """Matches the address of a database, also after conversion to a path; a Windows drive has one letter."""
 FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE}
@@ -173,10 +172,6 @@ def _is_at(path: Path, inode: int) -> bool:
 
 def open_to_write(path: Path) -> sqlite3.Connection:
     """Open a connection for writing; create the file and its folder if missing. An existing file is not locked."""
-    if sqlite3.sqlite_version_info < OLDEST:
-        raise LedgerError(
-            f"the ledger needs SQLite 3.35 or newer, this Python has {sqlite3.sqlite_version}", code="ledger-newer"
-        )
     with explained(path):
         _refuse_address(path)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
