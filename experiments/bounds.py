@@ -39,7 +39,8 @@ from looktwice.calibration import crossfit
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.logit import folds
 from looktwice.calibration.risk import NEVER, Answers, Claim, broken, concerned, level_of_each, thresholds
-from looktwice.calibration.tags import LabelledTagVotes, TagJury
+from looktwice.calibration.tag_votes import LabelledTagVotes
+from looktwice.calibration.tags import TagJury
 from looktwice.calibration.votes import Bools, Floats, LabelledVotes
 
 RESULTS = Path(__file__).parent / "results"

@@ -14,7 +14,8 @@ from scipy.optimize import minimize
 from support.errors import coded
 
 from looktwice.calibration import metrics
-from looktwice.calibration.tags import VOTES, WEAKEST, LabelledTagVotes, TagJury, TagRows, TagScale, TagVotes
+from looktwice.calibration.tag_votes import LabelledTagVotes, TagScale, TagVotes
+from looktwice.calibration.tags import VOTES, WEAKEST, TagJury, TagRows
 from looktwice.calibration.votes import Floats, RankedList, Row, Votes
 from looktwice.errors import DataError, FitError
 

@@ -45,7 +45,8 @@ from looktwice.calibration.risk import (
 from looktwice.calibration.scales import useless
 from looktwice.calibration.shares import Beta, Constant, Isotonic, Probit
 from looktwice.calibration.storage import save
-from looktwice.calibration.tags import LabelledTagVotes, TagJury, TagVotes
+from looktwice.calibration.tag_votes import LabelledTagVotes, TagVotes
+from looktwice.calibration.tags import TagJury
 from looktwice.calibration.votes import (
     ENDINGS,
     MISSING,

@@ -32,8 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.calibration.logit import folds
-from looktwice.calibration.scales import Kind, score_kind
-from looktwice.calibration.votes import MISSING, Bools, Floats, Places, Votes
+from looktwice.calibration.tag_votes import LabelledTagVotes, TagScale, TagVotes
+from looktwice.calibration.votes import Bools, Floats, Places
 from looktwice.errors import DataError, FitError
 
 Block = Literal[
@@ -57,10 +57,6 @@ TRIALS: tuple[tuple[Block, tuple[float, ...]], ...] = (
 VOTES: dict[Block, float] = {"votes": 0.01}
 """The ridge penalty of the block that is always used, which keeps undetermined parameters finite."""
 WEAKEST = VOTES | {block: strengths[-1] for block, strengths in TRIALS}
-KNOTS = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""The knots of `bend`, as quantiles of the log odds of returned tags."""
-NEAREST = 1e-4
-"""Scores are clipped this far from 0 and 1, to which APIs often round."""
 MOST_COMPANIONS = 20
 """The number of tags, the most frequently returned, that can be companions."""
 LEAST_FALL = 1e-7
@@ -70,144 +66,6 @@ FEWEST = 10
 CELLS = 4_000_000
 """Elements of the design matrix held in memory at once."""
 Z95 = 1.959964
-
-
-@dataclass(frozen=True, eq=False)
-class TagVotes:
-    """The answers of S sources about n pictures, restricted to T tags.
-
-    A source is a classifier, or one of its views. The first source of a classifier is its base answer.
-    """
-
-    names: tuple[str, ...]
-    sources: tuple[str, ...]
-    tags: tuple[str, ...]
-    ranks: NDArray[np.int16]
-    """(n, S, T): the rank of each tag in the answer, from 1; 0 where it was not returned."""
-    scores: NDArray[np.float32]
-    """(n, S, T): the scores as returned, NaN where a tag has none."""
-    asked: Bools
-    """(n, S): whether there is an answer, possibly empty; there is none if the classifier was down."""
-    classifiers: tuple[int, ...] = ()
-    """(S,): the index of each source's classifier; by default each source is a classifier."""
-
-    def __post_init__(self) -> None:
-        shape = (len(self.names), len(self.sources), len(self.tags))
-        if self.ranks.shape != shape or self.scores.shape != shape or self.asked.shape != shape[:2]:
-            found = f"{self.ranks.shape}, {self.scores.shape} and {self.asked.shape}"
-            raise DataError(
-                f"votes on tags need the shapes {shape}, {shape} and {shape[:2]}, not {found}", code="votes-malformed"
-            )
-        if len(self.classifiers) not in (0, len(self.sources)):
-            raise DataError(
-                f"{len(self.sources)} sources have {len(self.classifiers)} numbers of classifiers",
-                code="votes-malformed",
-            )
-
-    @classmethod
-    def of(cls, votes: Votes, tags: Sequence[str], classifiers: Sequence[int] = ()) -> Self:
-        """Extract votes on tags from ranked lists; a source without a label was not asked."""
-        answers = votes.answers()
-        ranks = np.zeros((*answers.shape, len(tags)), np.int16)
-        scores = np.full(ranks.shape, np.nan, np.float32)
-        if votes.evidence:
-            codes = {tag: code for code, tag in enumerate(tags)}
-            code = np.array([*(codes.get(label, -1) for label in votes.vocabulary), -1])[votes.evidence.labels]
-            i, s, place = np.nonzero(code >= 0)
-            ranks[i, s, code[i, s, place]] = place + 1
-            scores[i, s, code[i, s, place]] = votes.evidence.scores[i, s, place]
-        sources = ("base", *votes.panel)
-        return cls(votes.names, sources, tuple(tags), ranks, scores, answers != MISSING, tuple(classifiers))
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def take(self, rows: Places | slice) -> Self:
-        """The votes on some of the pictures."""
-        names = self.names[rows] if isinstance(rows, slice) else tuple(self.names[row] for row in rows.tolist())
-        arrays = {name: getattr(self, name)[rows] for name in self._by_picture()}
-        return replace(self, names=names, **arrays)
-
-    def under(self, sources: Sequence[int]) -> Self:
-        """The votes of some of the sources."""
-        kept = list(sources)
-        return replace(
-            self,
-            sources=tuple(self.sources[source] for source in kept),
-            ranks=self.ranks[:, kept],
-            scores=self.scores[:, kept],
-            asked=self.asked[:, kept],
-            classifiers=tuple(self.classifiers[source] for source in kept) if self.classifiers else (),
-        )
-
-    def labelled(self, truths: NDArray[np.generic]) -> LabelledTagVotes:
-        """Add truths, (n, T): 1 where a tag applies to a picture, 0 where it does not."""
-        fields = {name: getattr(self, name) for name in TagVotes.__dataclass_fields__}
-        return LabelledTagVotes(**fields, truths=truths.astype(bool))
-
-    def groups(self) -> list[list[int]]:
-        """The sources of each classifier, the base answer first, then the views."""
-        numbers = self.classifiers or tuple(range(len(self.sources)))
-        return [[s for s, number in enumerate(numbers) if number == own] for own in dict.fromkeys(numbers)]
-
-    def _by_picture(self) -> tuple[str, ...]:
-        return "ranks", "scores", "asked"
-
-
-@dataclass(frozen=True, eq=False)
-class LabelledTagVotes(TagVotes):
-    """Votes with the true tags of each picture."""
-
-    truths: Bools = field(kw_only=True)
-    """(n, T)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.truths.shape != (len(self.names), len(self.tags)):
-            shape = (len(self.names), len(self.tags))
-            raise DataError(f"truths need the shape {shape}, not {self.truths.shape}", code="votes-malformed")
-
-    def _by_picture(self) -> tuple[str, ...]:
-        return *super()._by_picture(), "truths"
-
-
-@dataclass(frozen=True)
-class TagScale:
-    """The scale of one classifier's scores, learned from the pictures that a jury is fitted on."""
-
-    kind: Kind = "rank"
-    mean: float = 0.0
-    spread: float = 1.0
-    """Mean and standard deviation of the log odds of returned tags."""
-    knots: tuple[float, ...] = ()
-
-    @classmethod
-    def learn(cls, ranks: NDArray[np.int16], scores: NDArray[np.float32]) -> Self:
-        """Learn the scale from the scores of returned tags."""
-        known = (ranks > 0) & np.isfinite(scores)
-        scale = cls(score_kind(scores[known]))
-        if not known.any():
-            return scale
-        odds = scale.log_odds(ranks, scores)[known]
-        scale = replace(scale, mean=float(odds.mean()), spread=float(odds.std()) or 1.0)
-        knots = np.unique(np.quantile((odds - scale.mean) / scale.spread, KNOTS, method="lower"))
-        return replace(scale, knots=tuple(knots.tolist()))
-
-    def shares(self, ranks: NDArray[np.int16], scores: NDArray[np.float32]) -> Floats:
-        """Scores in [0, 1]: 0 for a tag that was not returned, 1 for one that was returned without a score."""
-        known = np.isfinite(scores)
-        values = np.where(known, scores, 1.0).astype(np.float64)
-        if self.kind == "percentage":
-            values = np.where(known, values / 100.0, values)
-        elif self.kind == "logit":
-            values = np.where(known, _sigmoid(values), values)
-        return np.where(ranks > 0, np.clip(values, 0.0, 1.0), 0.0)
-
-    def log_odds(self, ranks: NDArray[np.int16], scores: NDArray[np.float32]) -> Floats:
-        """The log odds of scores, standardised; 0 where there is no score."""
-        share = np.clip(self.shares(ranks, scores), NEAREST, 1.0 - NEAREST)
-        odds = (np.log(share / (1.0 - share)) - self.mean) / self.spread
-        return np.where((ranks > 0) & np.isfinite(scores), odds, 0.0)
 
 
 @dataclass(frozen=True)
