@@ -29,6 +29,8 @@ class Place(NamedTuple):
 
     folder: Path
     api: TagApi
+    said: str
+    """What `fit` said."""
 
     @property
     def ledger(self) -> str:
@@ -49,7 +51,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         done = call("fit", folder / "fit", *words)
         assert done.returncode == 0, done.stderr
         assert api.bill == LABELLED
-        yield Place(folder, api)
+        yield Place(folder, api, " ".join(done.stderr.split()))
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +114,24 @@ def test_the_estimator_has_scikit_learns_multi_label_form(place: Place, expected
 
 def test_no_interface_bought_an_answer_twice(place: Place, expected: list[dict[str, Any]]) -> None:
     assert place.api.bill == LABELLED + len(expected)
+
+
+def test_every_interface_tells_the_same_number_of_missing_labels(place: Place) -> None:
+    profile = place.folder / "profile.json"
+    planned = json.loads(call("plan", "-p", profile, "--max-error", 0.05, "--json").stdout)
+    more = planned["missing"]
+    assert {claim["tag"] for claim in planned["claims"]} == set(TAGS)
+    assert f"{more:,}" in place.said
+    with lt.Model.load(profile, ledger=place.ledger) as model:
+        assert model.labels_missing(max_error=0.05) == more > 0
+        assert model.labels_missing(max_error=0.1) in range(1, more)
+        assert model.labels_missing(max_miss={"dog": 0.9}) == 0
+    call("report", "-p", profile, "--max-error", 0.05, "-o", place.folder / "report.html")
+    page = (place.folder / "report.html").read_text("utf-8")
+    assert f"{more:,}" in page
+    assert "<h1>Best estimate" in page
+    with started_here("serve", "-p", profile, "--ledger", place.ledger, "--max-error", 0.05) as service:
+        assert service.get("/v1/profile").json()["labels_missing"] == more
 
 
 def test_ten_categories_of_one_stored_reply_are_one_bill(tmp_path: Path) -> None:

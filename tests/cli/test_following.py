@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.serving import clothes
+from support.serving import clothes, started_here
 from support.workshop import run
 
 from looktwice import Model
@@ -48,7 +48,7 @@ def following(text: str) -> list[str]:
 
 def test_fit_tells_the_least_error_in_reach_and_the_command_works_as_it_stands(bench: tuple[Path, str]) -> None:
     folder, said = bench
-    least = planning.least_error(*Profile.load(folder / "profile.json").held_out.arrays())
+    least = planning.least_error(Profile.load(folder / "profile.json").held_out.answers())
     assert least
     assert f"{least[0]:g}" in said
     assert f"{100 * least[1]:.0f} %" in said
@@ -138,15 +138,18 @@ def test_nothing_is_accepted_after_an_alarm_unless_asked_for(bench: tuple[Path, 
     assert (trusting.returncode, json.loads(trusting.stdout)["held"]) == (0, 0)
 
 
-def test_every_interface_tells_the_same_number_of_missing_labels(bench: tuple[Path, str]) -> None:
-    folder, fitted = bench
-    planned = json.loads(run("plan", "--max-error", "0.05", "-p", "profile.json", "--json", cwd=folder).stdout)
-    more, said = planned["missing"], " ".join(fitted.split())
-    assert ("labels alone" if more is None else f"{more:,} more") in said
-    assert "Best estimate" in said
-    with Model.load(folder / "profile.json") as model:
+def test_every_interface_tells_the_same_number_of_missing_labels(tmp_path: Path) -> None:
+    said = " ".join(run("fit", PICTURES, "-c", DEMO / "fashion.toml", "--take", ":300", cwd=tmp_path).stderr.split())
+    assert Profile.load(tmp_path / "profile.json").adaptive, "thresholds rest on what stopping early asks"
+    planned = json.loads(run("plan", "--max-error", "0.05", "-p", "profile.json", "--json", cwd=tmp_path).stdout)
+    more = planned["missing"]
+    assert more > 0, "with a best estimate below the allowed error, more labels help"
+    assert f"{more:,} more" in said
+    with Model.load(tmp_path / "profile.json") as model:
         assert model.labels_missing(max_error=0.05) == more
-    assert run("report", "--max-error", "0.05", "-o", "missing.html", cwd=folder).returncode == 0
-    page = (folder / "missing.html").read_text("utf-8")
-    assert ("reach" if more is None else f"{more:,}") in page
-    assert "Best estimate" in page
+    assert run("report", "--max-error", "0.05", "-o", "missing.html", cwd=tmp_path).returncode == 0
+    page = (tmp_path / "missing.html").read_text("utf-8")
+    assert f"{more:,}" in page
+    assert "<h1>Best estimate" in page
+    with started_here("serve", "-p", tmp_path / "profile.json", "--max-error", 0.05) as service:
+        assert service.get("/v1/profile").json()["labels_missing"] == more

@@ -20,17 +20,15 @@ from support.errors import coded
 from looktwice.calibration import risk
 from looktwice.calibration.conformal import AdaptiveSets, Conformal, SetKind, draws
 from looktwice.calibration.distribution import Distribution, truth_rank
-from looktwice.calibration.paper import Naive
 from looktwice.calibration.risk import Answers, Basis, Claim
 from looktwice.calibration.votes import MISSING, OUTSIDE, Bools, Codes, Floats, Votes, base_tally
 from looktwice.decisions import planning, sequence
 from looktwice.decisions.evaluation import Guarantees, bin_coverage
-from looktwice.decisions.policy import DecisionOptions, Policy
+from looktwice.decisions.policy import ClaimTest, DecisionOptions
 from looktwice.decisions.profile import HeldOut
 from looktwice.errors import DataError
 from looktwice.monitoring import drift
 from looktwice.monitoring.drift import Drift
-from looktwice.views import Panel
 
 
 def slack(level: float, trials: int) -> float:
@@ -340,13 +338,13 @@ def test_a_plan_says_why_fewer_pictures_may_need_more_labels_and_what_is_in_reac
     confidence = np.where(rng.random(1000) < 0.7, 0.95, 0.4)
     confidence = np.where(rng.random(1000) < 0.4, 0.99, confidence)
     answers = held_out(confidence.tolist(), (rng.random(1000) < np.where(confidence > 0.9, 0.98, 0.4)).tolist())
-    needs = planning.needs(Claim(0.05), answers=answers.answers())
+    needs = planning.needs(Claim(0.05), alone(0.05, answers))
     surest, more = needs[:2]
     assert surest.accepted < more.accepted
     assert surest.labels > more.labels
-    why, reach = planning.remarks(needs, answers)[0], planning.remarks(needs, answers)[-1]
+    why, reach = planning.remarks(needs, answers.answers())[0], planning.remarks(needs, answers.answers())[-1]
     assert all(f"{100 * need.accepted:.0f} %" in why for need in (surest, more))
-    least = planning.least_error(*answers.arrays())
+    least = planning.least_error(answers.answers())
     assert least is not None
     strict = planning.selection_level(0.95)
     assert answers.threshold(least[0], strict) is not None
@@ -354,14 +352,19 @@ def test_a_plan_says_why_fewer_pictures_may_need_more_labels_and_what_is_in_reac
     assert f"{least[0]:g}, accepting {100 * least[1]:.0f} %" in reach
 
 
+def alone(error: float, answers: HeldOut) -> ClaimTest:
+    """One claim, and what it is tested on."""
+    return ClaimTest([Claim(error)], answers.answers(), 0.95)
+
+
 def test_a_plan_for_an_error_out_of_reach_names_the_least_one_that_is() -> None:
     answers = held_out([0.9] * 500, [i % 10 > 0 for i in range(500)])
-    assert planning.needs(Claim(0.01), answers=answers.answers()) == []
-    assert planning.missing_labels([Claim(0.01)], answers.answers()) is None
-    assert re.findall(r"\d[\d.]*\b", planning.remarks([], answers)[-1])[-2:] == ["0.2", "100"]
+    assert planning.needs(Claim(0.01), alone(0.01, answers)) == []
+    assert planning.missing_labels([alone(0.01, answers)]) is None
+    assert re.findall(r"\d[\d.]*\b", planning.remarks([], answers.answers())[-1])[-2:] == ["0.2", "100"]
     few = held_out([0.9] * 10, [True] * 10)
-    assert planning.least_error(*few.arrays()) is None
-    assert len(planning.remarks([], held_out([0.9] * 2, [False] * 2))) == 1
+    assert planning.least_error(few.answers()) is None
+    assert len(planning.remarks([], held_out([0.9] * 2, [False] * 2).answers())) == 1
 
 
 @pytest.mark.parametrize(
@@ -455,12 +458,12 @@ def test_as_many_labels_as_are_missing_make_a_claim_four_times_out_of_five() -> 
     for claims in (risk.claims(0.04), risk.claims(None, {"unsafe": 0.02})):
         made = []
         for _ in range(8):
-            missing = planning.missing_labels(claims, moderated(400, rng))
+            missing = planning.missing_labels([ClaimTest(claims, moderated(400, rng), 0.95)])
             assert missing is not None
             later = [risk.thresholds(claims, moderated(400 + missing, rng), 0.95) for _ in range(10)]
             made.append(np.mean([max(found.by_label.values()) < risk.NEVER for found in later]))
         assert np.mean(made) > 0.7
-        assert planning.missing_labels(claims, moderated(20_000, rng)) == 0
+        assert planning.missing_labels([ClaimTest(claims, moderated(20_000, rng), 0.95)]) == 0
 
 
 def test_an_estimate_is_right_on_average_and_its_interval_holds_the_error() -> None:
@@ -482,10 +485,6 @@ def test_an_estimate_is_right_on_average_and_its_interval_holds_the_error() -> N
     assert risk.estimate(np.zeros(0), np.zeros(0, bool), 0.05) is None
 
 
-def test_a_claim_about_a_label_that_nobody_gave_is_refused() -> None:
-    profile_labels = held_out([0.9, 0.8], [True, False])
-    policy = Policy(Panel(()), Naive(), held_out=profile_labels)
-    with pytest.raises(DataError, check=coded("option-invalid")):
-        policy.accepting(risk.claims({"unsafe": 0.1}), ("safe",))
+def test_misses_are_bounded_of_a_named_class_alone() -> None:
     with pytest.raises(DataError, check=coded("option-invalid")):
         risk.claims(None, {"*": 0.1})

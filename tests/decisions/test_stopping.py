@@ -20,12 +20,12 @@ from looktwice.calibration.risk import NEVER, Claim
 from looktwice.classifiers.registry import connect
 from looktwice.decisions import evaluation, fitting, judging, planning
 from looktwice.decisions.fitting import Collected
-from looktwice.decisions.policy import DecisionOptions, Policy
+from looktwice.decisions.policy import ClaimTest, DecisionOptions, Policy
 from looktwice.decisions.profile import HeldOut, Profile
 from looktwice.decisions.verdict import Verdict, adjective, sentence
 from looktwice.decisions.verdict_files import COLUMNS
 from looktwice.engine.query import Cause, Unscored
-from looktwice.errors import ProfileError
+from looktwice.errors import DataError, ProfileError
 from looktwice.images.collection import Picture, find, labelled
 from looktwice.views import Panel
 
@@ -287,18 +287,18 @@ def test_every_view_of_the_general_panel_has_a_word(view: object) -> None:
 
 
 def test_a_plan_without_a_profile_needs_more_pictures_the_less_room_there_is() -> None:
-    labels = [need.labels for need in planning.needs(Claim(0.02))]
+    labels = [need.labels for need in planning.guesses(Claim(0.02))]
     assert labels == sorted(labels)
-    assert labels[0] < planning.needs(Claim(0.01))[0].labels
+    assert labels[0] < planning.guesses(Claim(0.01))[0].labels
 
 
 def test_a_plan_with_a_profile_looks_at_shares_that_can_be_promised(profile: Profile) -> None:
-    found = planning.needs(Claim(0.1), 0.95, profile.held_out.answers())
+    found = planning.needs(Claim(0.1), ClaimTest([Claim(0.1)], profile.held_out.answers(), 0.95))
     assert all(need.error < 0.1 for need in found)
     confidence, correct = np.array(profile.held_out.confidence), np.array(profile.held_out.correct)
     surest = np.argsort(-confidence)[: round(found[0].accepted * len(confidence))]
     assert found[0].error == pytest.approx(1 - correct[surest].mean(), abs=0.03)
-    assert planning.needs(Claim(1e-6), 0.95, profile.held_out.answers()) == []
+    assert planning.needs(Claim(1e-6), ClaimTest([Claim(1e-6)], profile.held_out.answers(), 0.95)) == []
 
 
 def test_the_commands_accept_review_name_sets_and_say_what_was_promised(profile: Profile, tmp_path: Path) -> None:
@@ -319,3 +319,8 @@ def test_the_commands_accept_review_name_sets_and_say_what_was_promised(profile:
     assert done.returncode == 0, done.stderr
     done = run("look", "--burst", DEMO / "pictures.npz", "--max-error", "0.1", "-p", path)
     assert (done.returncode, code_in(done.stderr)) == (1, "option-conflict")
+
+
+def test_a_claim_about_a_label_that_the_profile_does_not_know_is_refused(profile: Profile) -> None:
+    with pytest.raises(DataError, check=coded("option-invalid")):
+        DecisionOptions(max_error={"unsafe": 0.1}).of(profile)

@@ -32,7 +32,7 @@ from looktwice.calibration.votes import MISSING, Evidence, Votes
 from looktwice.classifiers.python import PythonClassifier
 from looktwice.decisions import evaluation, fitting, planning
 from looktwice.decisions.fitting import Collected
-from looktwice.decisions.policy import Policy
+from looktwice.decisions.policy import ClaimTest, Policy
 from looktwice.decisions.profile import Profile
 from looktwice.engine.budget import MICRO
 from looktwice.engine.ledger.maintenance import DayCost
@@ -215,7 +215,7 @@ def test_too_few_labels_are_said_with_how_many_it_takes(profile: Profile) -> Non
     few = collected(60, seed=3, ease=60)
     outcome = crossfit.outcome(profile.restored_calibrator(), few.labelled())
     answers = risk.Answers.unnamed(outcome.confidence, outcome.correct)
-    missing = planning.missing_labels([risk.Claim(0.02)], answers)
+    missing = planning.missing_labels([ClaimTest([risk.Claim(0.02)], answers, 0.95)])
     assert missing
     expected = risk.estimate(outcome.confidence, outcome.correct, 0.02)
     assert expected is not None

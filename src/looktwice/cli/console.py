@@ -217,30 +217,32 @@ def policy_of(model: AsyncModel, decide: DecisionOptions) -> Policy:
     """The policy that the options mean; says so if they guarantee what the profile cannot back."""
     policy = model.policy(decide)
     if model.kind == "tags":
-        _say_undecided(cast("TagPolicy", policy), decide)
+        _say_undecided(cast("TagPolicy", policy), model.fitted(), decide)
         return policy
     if policy.accept and policy.accept.least == NEVER:
         many = f"{len(policy.held_out.confidence)} labelled pictures"
         cannot = "cannot back" if decide.accept == "guarantee" else "do not let one expect"
         what = " and ".join(claim.sentence() for claim in policy.accept.claims)
-        answers = policy.held_out.answers(model.fitted().vocabulary)
-        missing = missing_sentence(policy.accept.claims, answers, decide.level)
+        tested = policy.claim_tests(policy.accept.claims, model.fitted(), decide.level)
+        missing = missing_sentence(policy.accept.claims, tested)
         say(f"[yellow]Nothing is accepted:[/yellow] the profile's {many} {cannot} that {safe(what)}. {safe(missing)}")
         if decide.accept == "guarantee" and decide.max_error is not None:
-            say(best_estimate(answers, overall(decide.max_error)))
+            say(best_estimate(tested[0].answers, overall(decide.max_error)))
         plan = shlex.join(["looktwice", "plan", *guarantee(policy.accept.claims, decide.level)])
         say(f"To see how many could: {safe(plan)}")
     return policy
 
 
-def _say_undecided(policy: TagPolicy, decide: DecisionOptions) -> None:
+def _say_undecided(policy: TagPolicy, profile: Profile, decide: DecisionOptions) -> None:
     """Say for which tags a guarantee is out of reach."""
     undecided = [tag for tag, least in zip(policy.jury.tags, policy.least, strict=True) if NEVER in least]
     if undecided:
         what = "cannot be guaranteed" if decide.accept == "guarantee" else "cannot be expected"
         tags = f"{few(undecided, 'tag')} of {len(policy.jury.tags)}"
-        advice = "label more pictures, allow more errors, or take --accept estimate"
-        say(f"[yellow]For review:[/yellow] a yes or a no {what} for {safe(tags)}; {advice}.")
+        say(f"[yellow]For review:[/yellow] a yes or a no {what} for {safe(tags)}.")
+        if decide.accept == "guarantee":
+            missing = missing_sentence(decide.claims(), policy.claim_tests(decide.claims(), profile, decide.level))
+            say(f"{safe(missing)} --accept estimate decides by what is expected.")
 
 
 def overall(max_error: float | Mapping[str, float] | None) -> float:
@@ -327,14 +329,17 @@ def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
 
     Where that is more than the usual error, also what may be expected of that one, and how many labels it takes.
     """
+    wanted = [Claim(MAX_ERROR)]
+    tested = DecisionOptions().of(profile).claim_tests(wanted, profile)
     if profile.kind == "tags":
+        say(missing_sentence(wanted, tested))
         score = ("score", PICTURES, "-p", path, "--max-error", MAX_ERROR, "-o", "verdicts.csv")
         say_next("decide tags under a guarantee", *score)
         return
-    answers, labels = profile.held_out.answers(), f"{len(profile.held_out.correct):,} labelled pictures"
-    least = least_error(answers.confidence, answers.correct)
+    answers = tested[0].answers
+    labels, least = f"{len(answers.confidence):,} labelled pictures", least_error(answers)
     if least is None or least[0] > MAX_ERROR:
-        say(f"{best_estimate(answers)} {missing_sentence([Claim(MAX_ERROR)], answers)}")
+        say(f"{best_estimate(answers)} {missing_sentence(wanted, tested)}")
     if least is None:
         say(f"The {labels} are too few to guarantee anything about accepted answers.")
         say_next("see how many it takes", "plan", "--max-error", MAX_ERROR, "-p", path)
@@ -346,8 +351,8 @@ def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
         f"answers are wrong, with 95 % certainty; because it is chosen among {len(LADDER)}, each was tested at "
         f"--level {level:g}. It accepts {100 * accepted:.0f} % of such pictures{cost}."
     )
-    tested = guarantee([Claim(error)], level)
-    say_next("accept answers under that guarantee", "score", PICTURES, "-p", path, *tested, "-o", "verdicts.csv")
+    options = guarantee([Claim(error)], level)
+    say_next("accept answers under that guarantee", "score", PICTURES, "-p", path, *options, "-o", "verdicts.csv")
 
 
 def cost_of_accepted(queries: float, price: int, accepted: float) -> str:

@@ -44,19 +44,18 @@ from looktwice.cli.options import (
     prints,
     shares_of,
 )
-from looktwice.errors import DataError
 from looktwice.model import (
     ANY,
     MAX_ERROR,
-    NEVER,
     AskOptions,
     AsyncModel,
     DecisionOptions,
-    Policy,
     Profile,
     TagEvaluation,
     best_estimate,
+    can_be_made,
     claims,
+    guesses,
     missing_labels,
     missing_sentence,
     needs,
@@ -177,35 +176,35 @@ def plan(
     """
     wanted = claims(shares_of("--max-error", max_error), shares_of("--max-miss", max_miss)) or claims(MAX_ERROR)
     loaded = Profile.load(profile) if profile else None
-    if loaded and loaded.kind == "tags":
-        raise DataError(
-            "a plan is for answers of one label; for tags, see what fit says tag by tag", code="option-conflict"
-        )
-    held_out = loaded.held_out if loaded else None
-    policy = Policy.full_panel(loaded).accepting(wanted, loaded.vocabulary, level) if loaded else None
-    answers = loaded.held_out.answers(loaded.vocabulary) if loaded else None
-    found = [(claim, needs(claim, level, answers, wanted)) for claim in wanted]
-    missing = missing_labels(wanted, answers, level) if answers else None
+    tested = DecisionOptions().of(loaded).claim_tests(wanted, loaded, level) if loaded else []
+    guessed = [(None, claim, guesses(claim, level, len(wanted))) for claim in wanted]
+    found = [(part, claim, needs(claim, part)) for part in tested for claim in part.claims] or guessed
     if json:
-        table = [{**asdict(claim), "needs": list(map(asdict, rows))} for claim, rows in found]
-        print_json({"claims": table, "level": level, "missing": missing})
+        table = [
+            {"tag": part.tag if part else "", **asdict(claim), "needs": list(map(asdict, rows))}
+            for part, claim, rows in found
+        ]
+        print_json({"claims": table, "level": level, "missing": missing_labels(tested) if loaded else None})
         return
-    for claim, rows in found:
-        say(f"To guarantee that {safe(claim.sentence())}, with {level:.3g} certainty:")
-        for need in rows:
+    for part, claim, rows in found:
+        tag = part.tag if part else ""
+        about = f", for {safe(tag)}," if tag else ""
+        say(f"To guarantee{about} that {safe(claim.sentence())}, with {level:.3g} certainty:")
+        for need in sorted(rows, key=lambda need: need.labels)[: 1 if tag else None]:
             show(safe(need.line(claim)))
         if not rows:
             show(f"Even the most confident answers are wrong too often; raise --max-{claim.kind}.")
-        if claim.label != ANY and answers is None:
+        if claim.label != ANY and not part:
             show(f"Drawn at random that takes 100 times as many pictures where 1 % are {safe(claim.label)}.")
-        if claim.label == ANY and held_out:
-            for line in remarks(rows, held_out, level):
+        if claim.label == ANY and part:
+            for line in remarks(rows, part.answers, level):
                 show(line)
-    if answers is not None:
-        show(safe(missing_sentence(wanted, answers, level)))
-        if claims_any := next((claim for claim in wanted if claim.label == ANY), None):
-            show(best_estimate(answers, claims_any.bound))
-    if policy and policy.accept and policy.accept.least < NEVER:
+    if loaded:
+        show(safe(missing_sentence(wanted, tested)))
+        claim_any = next((claim for claim in wanted if claim.label == ANY), None)
+        if claim_any and loaded.kind == "label":
+            show(best_estimate(tested[0].answers, claim_any.bound))
+    if tested and all(map(can_be_made, tested)):
         score = ("score", PICTURES, "-p", profile, *guarantee(wanted, level), "-o", "verdicts.csv")
         say_next("accept answers under that guarantee, which its labels support", *score)
     else:

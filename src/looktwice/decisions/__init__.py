@@ -17,6 +17,8 @@ from looktwice.decisions.planning import (
     LADDER,
     MAX_ERROR,
     best_estimate,
+    can_be_made,
+    guesses,
     least_error,
     missing_labels,
     missing_sentence,
@@ -27,6 +29,7 @@ from looktwice.decisions.planning import (
 from looktwice.decisions.policy import (
     FALSE_ALARMS,
     SHARES,
+    ClaimTest,
     DecisionKeywords,
     DecisionOptions,
     OnDrift,

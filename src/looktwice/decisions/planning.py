@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -15,7 +15,6 @@ from looktwice.calibration import (
     Answers,
     Bools,
     Claim,
-    Floats,
     broken,
     concerned,
     estimate,
@@ -24,8 +23,8 @@ from looktwice.calibration import (
     risk,
     thresholds,
 )
-from looktwice.decisions.policy import DecisionOptions, Policy
-from looktwice.decisions.profile import HeldOut, Profile
+from looktwice.decisions.policy import ClaimTest, DecisionOptions, Policy
+from looktwice.decisions.profile import Profile
 
 ACCEPTED = (0.25, 0.5, 0.75, 0.9, 1.0)
 """The acceptance rates that a plan considers."""
@@ -105,45 +104,58 @@ def _count(labels: int) -> str:
     return f"{labels:,}" if labels <= MOST_LABELS else "> million"  # the error is almost the one allowed
 
 
-def needs(
-    claim: Claim, level: float = 0.95, answers: Answers | None = None, claims: Sequence[Claim] = ()
-) -> list[Need]:
-    """The labels that a claim needs at several acceptance rates, with a power of 0.8.
+def guesses(claim: Claim, level: float = 0.95, together: int = 1) -> list[Need]:
+    """The labels that a claim needs with every picture accepted and a power of 0.8, at several assumed error rates.
 
-    The held-out answers of a profile show the error at each acceptance rate. Rates with too high an error are left out,
-    possibly all. Without a profile the errors are assumed, with every picture accepted. `claims` are all simultaneous
-    claims, including this one: each is tested at a stricter level.
+    `together` is the number of simultaneous claims; each is tested at a stricter level.
     """
-    claims = claims or (claim,)
-    level = level_of_each(level, len(claims))
-    if answers is None:
-        return [_need(claim, level, 1.0, claim.bound * margin, 1.0) for margin in MARGINS]
-    about = concerned(claim, claims, answers)
-    return [
-        _need(claim, level, share, error, float(about.mean()))
-        for share, error in _errors(claim, about, answers)
-        if error < CLOSE * claim.bound
-    ]
+    level = level_of_each(level, together)
+    return [_need(claim, level, 1.0, claim.bound * margin, 1.0) for margin in MARGINS]
 
 
-def missing_labels(claims: Sequence[Claim], answers: Answers, level: float = 0.95) -> int | None:
+def needs(claim: Claim, tested: ClaimTest) -> list[Need]:
+    """The labels that a claim needs at several acceptance rates, whose errors held-out answers show.
+
+    Rates with too high an error are left out; if all are, the acceptance rate of the best estimate is tried.
+    """
+    claims, answers, level, _ = tested
+    level, about = level_of_each(level, len(claims)), concerned(claim, claims, answers)
+    errors = [(share, error) for share, error in _errors(claim, about, answers) if error < CLOSE * claim.bound]
+    if not errors and claim.kind == "error":
+        expected = estimate(answers.confidence[about], answers.correct[about], claim.bound)
+        if expected and expected.error < CLOSE * claim.bound:
+            errors = [(expected.accepted, expected.error)]
+    return [_need(claim, level, share, error, float(about.mean())) for share, error in errors]
+
+
+def can_be_made(tested: ClaimTest) -> bool:
+    """Whether the labelled pictures support all of the claims."""
+    made = thresholds(tested.claims, tested.answers, tested.level)
+    errors = [claim.label for claim in tested.claims if claim.kind == "error"]
+    return all(made.of(label) < NEVER for label in errors or [ANY])
+
+
+def missing_labels(tested: Iterable[ClaimTest]) -> int | None:
     """The number of further labelled pictures, drawn at random, for all claims with a power of 0.8.
 
     None if the answers are wrong too often for more labels to help. Every interface reports this number.
     """
     more = 0
-    for claim in claims:
-        found = [need.labels for need in needs(claim, level, answers, claims)]
-        if not found:
-            return None
-        possible = thresholds([claim], answers, level_of_each(level, len(claims))).least < NEVER
-        more = max(more, min(found) - len(answers.confidence), 0 if possible else 1)
+    for part in tested:
+        made = can_be_made(part)
+        for claim in part.claims:
+            found = [need.labels for need in needs(claim, part)]
+            if not (found or made):
+                return None
+            more = max(more, min(found, default=0) - len(part.answers.confidence), 0 if made else 1)
     return more if more <= MOST_LABELS else None
 
 
-def missing_sentence(claims: Sequence[Claim], answers: Answers, level: float = 0.95) -> str:
-    """As a sentence."""
-    more, what = missing_labels(claims, answers, level), " and ".join(claim.sentence() for claim in claims)
+def missing_sentence(claims: Sequence[Claim], tested: Sequence[ClaimTest]) -> str:
+    """As a sentence about the claims as given in the options."""
+    more, what = missing_labels(tested), " and ".join(claim.sentence() for claim in claims)
+    if any(claim.label == ANY and part.tag for claim in claims for part in tested[:1]):
+        what += ", for each tag"
     if more is None:
         return f"More labels alone cannot guarantee that {what}."
     if not more:
@@ -159,20 +171,20 @@ def best_estimate(answers: Answers, max_error: float = MAX_ERROR) -> str:
     return found.sentence() + (" --accept estimate accepts by it." if found.error <= max_error else "")
 
 
-def least_error(confidence: Floats, correct: Bools, level: float = 0.95) -> tuple[float, float] | None:
+def least_error(answers: Answers, level: float = 0.95) -> tuple[float, float] | None:
     """The strictest guarantee of LADDER that labelled pictures support: its error, and the share accepted.
 
     Each is tested at `selection_level(level)`; None if they support none of them.
     """
     for error in LADDER:
-        threshold = risk.threshold(confidence, correct, error, selection_level(level))
-        if threshold is not None and (confidence >= threshold).any():
-            return error, float((confidence >= threshold).mean())
+        threshold = risk.threshold(answers.confidence, answers.correct, error, selection_level(level))
+        if threshold is not None and (answers.confidence >= threshold).any():
+            return error, float((answers.confidence >= threshold).mean())
     return None
 
 
-def remarks(needs: Sequence[Need], held_out: HeldOut, level: float = 0.95) -> list[str]:
-    """Remarks on how many more labels a profile needs, one sentence each."""
+def remarks(needs: Sequence[Need], answers: Answers, level: float = 0.95) -> list[str]:
+    """Remarks on the labels that a profile needs, one sentence each."""
     found = []
     for less, more in pairwise(sorted(needs, key=lambda need: need.accepted)):
         if less.labels > more.labels:
@@ -182,13 +194,14 @@ def remarks(needs: Sequence[Need], held_out: HeldOut, level: float = 0.95) -> li
                 f"count as evidence, {fewer} of them, and the surest are hardly more often right "
                 f"({100 * less.error:.2f} % wrong, {100 * more.error:.2f} % among {others})."
             )
-    if least := least_error(*held_out.arrays(), level):
+    labels = f"The {len(answers.confidence):,} labelled pictures so far"
+    if least := least_error(answers, level):
         found.append(
-            f"The strictest guarantee that the {len(held_out.correct):,} labelled pictures so far support: an error of "
-            f"at most {least[0]:.3g}, accepting {100 * least[1]:.0f} %."
+            f"{labels} support as the strictest guarantee an error of at most {least[0]:.3g}, accepting "
+            f"{100 * least[1]:.0f} %."
         )
     else:
-        found.append(f"The {len(held_out.correct):,} labelled pictures so far are too few to guarantee any error.")
+        found.append(f"{labels} are too few to guarantee any error.")
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Literal, Self, TypedDict, cast, get_args
+from typing import Literal, NamedTuple, Self, TypedDict, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,17 @@ class Comparison:
     """The indices of unfamiliar pictures, the least familiar first, with the reasons."""
 
 
+class ClaimTest(NamedTuple):
+    """Simultaneous claims, and the labelled answers on which they are tested."""
+
+    claims: Sequence[Claim]
+    answers: Answers
+    level: float
+    """The certainty that all of them hold."""
+    tag: str = ""
+    """The tag that they are about, if answers are tags."""
+
+
 @dataclass(frozen=True)
 class PicturePolicy:
     """The part of a policy that is the same for labels and tags: views, and unfamiliar pictures."""
@@ -93,6 +104,10 @@ class PicturePolicy:
         if self.familiarity is None or self.before_asking(descriptor[None])[0] > self.false_alarms:
             return None
         return self.familiarity.because(descriptor)
+
+    def claim_tests(self, claims: Sequence[Claim], profile: Profile, level: float = 0.95) -> list[ClaimTest]:
+        """The tests of these claims; an error if one is about a label that the profile does not know."""
+        raise NotImplementedError
 
     def before_asking(self, descriptors: Floats) -> Floats:
         """(n,): the familiarity of pictures, assuming typical answers; NaN if the profile cannot tell.
@@ -199,16 +214,21 @@ class Policy(PicturePolicy):
         """Stop as soon as the next query is not worth its price, if the profile has such a rule."""
         return cls.early_stopping(profile) if profile.adaptive else cls.full_panel(profile)
 
-    def accepting(
-        self, claims: Sequence[Claim], vocabulary: Sequence[str] = (), level: float = 0.95, basis: Basis = "guarantee"
-    ) -> Self:
-        """Accept answers so that all claims hold with certainty `level`, or in expectation; the rest is for review."""
+    def claim_tests(self, claims: Sequence[Claim], profile: Profile, level: float = 0.95) -> list[ClaimTest]:
+        vocabulary = profile.vocabulary
         for claim in claims:
             if claim.label != ANY and not (self.held_out.predicted and claim.label in vocabulary):
                 known = ", ".join(sorted(vocabulary)[:5]) if self.held_out.predicted else "none by name; fit again"
                 unknown = f"the profile knows no label {claim.label!r} to claim anything about"
                 raise DataError(f"{unknown}; it knows {known}", code="option-invalid")
-        return replace(self, accept=thresholds(claims, self.held_out.answers(vocabulary), level, basis))
+        return [ClaimTest(claims, self.held_out.answers(vocabulary), level)]
+
+    def accepting(
+        self, claims: Sequence[Claim], profile: Profile, level: float = 0.95, basis: Basis = "guarantee"
+    ) -> Self:
+        """Accept answers so that all claims hold with certainty `level`, or in expectation; the rest is for review."""
+        (tested,) = self.claim_tests(claims, profile, level)
+        return replace(self, accept=thresholds(claims, tested.answers, level, basis))
 
     def covering(self, coverage: float, kind: SetKind = "aps") -> Self:
         """Add prediction sets that contain the truth with probability `coverage`."""
@@ -251,6 +271,8 @@ class TagPolicy(PicturePolicy):
     """The lowest confidence for a yes and for a no, by tag; NEVER if nothing can be guaranteed."""
     basis: Basis | None = None
     """The basis of the thresholds; None if they are the default SURE."""
+    claims: tuple[Claim, ...] = ()
+    """The claims that they are to achieve."""
 
     @classmethod
     def usual(cls, profile: Profile) -> Self:
@@ -264,13 +286,8 @@ class TagPolicy(PicturePolicy):
             familiarity=profile.familiarity,
         )
 
-    def accepting(
-        self, claims: Sequence[Claim], held_out: HeldOut, level: float = 0.95, basis: Basis = "guarantee"
-    ) -> Self:
-        """Decide tags so that all claims hold with certainty `level`, or in expectation; the rest is for review.
-
-        A claim for ANY applies to each tag. Tags without a claim are decided at the default SURE.
-        """
+    def claim_tests(self, claims: Sequence[Claim], profile: Profile, level: float = 0.95) -> list[ClaimTest]:
+        """The tests of the claims about each tag, corrected for their number; a claim for ANY applies to each tag."""
         tags = self.jury.tags
         if unknown := [claim.label for claim in claims if claim.label not in (ANY, *tags)]:
             raise DataError(
@@ -279,18 +296,28 @@ class TagPolicy(PicturePolicy):
             )
         by_tag = [_tag_claims(claims, tag) for tag in tags]
         total = sum(map(len, by_tag))
-        confidence, correct = held_out.arrays()
+        confidence, correct = profile.held_out.arrays()
         probability, truth = confidence.reshape(-1, len(tags)), correct.reshape(-1, len(tags))
-        words, least = np.array([ABSENT, PRESENT]), list[tuple[float, float]]()
-        for own, p, true in zip(by_tag, probability.T, truth.T, strict=True):
-            if not own:
-                least.append((SURE, SURE))
-                continue
+        words, parts = np.array([ABSENT, PRESENT]), []
+        for tag, own, p, true in zip(tags, by_tag, probability.T, truth.T, strict=True):
             answers = Answers(np.maximum(p, 1.0 - p), words[(p >= 0.5).astype(int)], words[true.astype(int)])
-            found = thresholds(own, answers, 1.0 - (1.0 - level) * len(own) / total, basis)
-            bounded = any(claim.kind == "error" for claim in own)
-            least.append((found.of(PRESENT) if bounded else SURE, found.of(ABSENT)))
-        return replace(self, least=tuple(least), basis=basis if claims else None)
+            if own:
+                parts.append(ClaimTest(own, answers, 1.0 - (1.0 - level) * len(own) / total, tag))
+        return parts
+
+    def accepting(
+        self, claims: Sequence[Claim], profile: Profile, level: float = 0.95, basis: Basis = "guarantee"
+    ) -> Self:
+        """Decide tags so that all claims hold with certainty `level`, or in expectation; the rest is for review.
+
+        Tags without a claim are decided at the default SURE.
+        """
+        least = dict.fromkeys(self.jury.tags, (SURE, SURE))
+        for part in self.claim_tests(claims, profile, level):
+            made = thresholds(part.claims, part.answers, part.level, basis)
+            bounded = any(claim.kind == "error" for claim in part.claims)
+            least[part.tag] = (made.of(PRESENT) if bounded else SURE, made.of(ABSENT))
+        return replace(self, least=tuple(least.values()), basis=basis if claims else None, claims=tuple(claims))
 
     def decide(self, probability: Floats) -> NDArray[np.str_]:
         """(n, T): yes, no or review for each tag of each picture, from their probabilities."""
@@ -419,7 +446,7 @@ class DecisionOptions:
         policy = Policy.full_panel(profile) if self.all else Policy.usual(profile)
         policy = policy.treating(self.unfamiliar, self.false_alarms)
         if claims := self.claims():
-            policy = policy.accepting(claims, profile.vocabulary, self.level, self.accept)
+            policy = policy.accepting(claims, profile, self.level, self.accept)
         return policy if self.coverage is None else policy.covering(self.coverage, self.sets)
 
     def _of_tags(self, profile: Profile) -> TagPolicy:
@@ -429,7 +456,7 @@ class DecisionOptions:
                 code="option-conflict",
             )
         policy = TagPolicy.usual(profile).treating(self.unfamiliar, self.false_alarms)
-        return policy.accepting(self.claims(), profile.held_out, self.level, self.accept)
+        return policy.accepting(self.claims(), profile, self.level, self.accept)
 
 
 class DecisionKeywords(TypedDict, total=False):

@@ -13,6 +13,7 @@ from looktwice.model import (
     LADDER,
     Answers,
     Claim,
+    ClaimTest,
     HeldOut,
     Jury,
     LabelledVotes,
@@ -127,7 +128,8 @@ def summarise(labelled: LabelledVotes, unsure: int, max_error: float, level: flo
     levels = sorted((dict.fromkeys(LADDER, selection_level(level)) | {max_error: level}).items())
     thresholds = ((error, held_out.threshold(error, certainty)) for error, certainty in levels)
     reached, accept = next(((error, t) for error, t in thresholds if t is not None), (None, np.inf))
-    more = missing_labels([Claim(max_error)], Answers.unnamed(outcome.confidence, outcome.correct), level)
+    answers = Answers.unnamed(outcome.confidence, outcome.correct)
+    more = missing_labels([ClaimTest([Claim(max_error)], answers, level)])
     return LabelSummary(
         count,
         unsure,

@@ -375,16 +375,13 @@ class AsyncModel(Connection):
     def labels_missing(
         self, options: DecisionOptions = DEFAULTS, /, **decision: Unpack[DecisionKeywords]
     ) -> int | None:
-        """How many more labelled pictures, drawn at random, what these options claim takes; 0 if it can be claimed.
+        """How many more labelled pictures, drawn at random, what these options claim takes; 0 if there are enough.
 
         None if more labels would not help. Every interface tells this number.
         """
         options = replace(options, **decision)
         policy = self.policy(options)
-        if self.fitted().kind == "tags":
-            raise DataError("labels that are missing are counted for labels, not for tags", code="option-conflict")
-        answers = policy.held_out.answers(self.fitted().vocabulary)
-        return planning.missing_labels(options.claims(), answers, options.level)
+        return planning.missing_labels(policy.claim_tests(options.claims(), self.fitted(), options.level))
 
     def monitor(self, options: DecisionOptions = DEFAULTS) -> Monitor:
         """What is known of changes in the pictures that were scored with these options."""

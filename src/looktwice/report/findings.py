@@ -30,7 +30,7 @@ from looktwice.calibration import (
     metrics,
     risk,
 )
-from looktwice.decisions import LEAST_IN_BIN, BinCoverage, HeldOut, Policy, Profile, bin_coverage, planning
+from looktwice.decisions import LEAST_IN_BIN, BinCoverage, ClaimTest, HeldOut, Policy, Profile, bin_coverage, planning
 from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.report.inputs import Evidence, Judged
 
@@ -77,7 +77,7 @@ def guarantees(evidence: Evidence, asked: Floats, max_error: float, level: float
         if threshold is not None:
             found.append(_above(threshold, evidence, asked, error))
             continue
-        missing = planning.missing_labels([Claim(error)], answers, level)
+        missing = planning.missing_labels([ClaimTest([Claim(error)], answers, level)])
         expected = estimate(evidence.confidence, evidence.correct, error)
         found.append(Guarantee(error, None, 0.0, None, missing, expected))
     return found

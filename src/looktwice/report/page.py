@@ -18,8 +18,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from looktwice import __version__, files
-from looktwice.calibration import metrics
-from looktwice.decisions import DecisionOptions, Profile, TagPolicy, tagging
+from looktwice.calibration import Claim, metrics
+from looktwice.decisions import DecisionOptions, Profile, TagPolicy, planning, tagging
 from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.errors import DataError
 from looktwice.plots import Line, figures, upward
@@ -106,11 +106,15 @@ def _tag_page(inputs: ReportInputs) -> str:
     """The page about a profile of tags."""
     profile, policy = inputs.profile, cast("TagPolicy", inputs.policy or DecisionOptions().of(inputs.profile))
     probability, truths, source = tag_evidence(inputs, policy)
+    claims = policy.claims or (Claim(inputs.max_error),)
+    expected = policy.accepting(claims, profile, inputs.level, "estimate")
     context = {
         "inputs": inputs,
         "profile": profile,
         "source": source,
         "scores": tagging.scores(probability, truths, policy),
+        "missing": planning.missing_sentence(claims, policy.claim_tests(claims, profile, inputs.level)),
+        "expected": tagging.scores(probability, truths, expected).done,
         "basis": policy.basis,
         "reliability": _drawn(figures.reliability_svg(metrics.reliability(probability.ravel(), truths.ravel()))),
         "facts": _facts(inputs),

@@ -196,12 +196,13 @@ class _Looking:
 
 def _add_profile(app: FastAPI, looks: Looks, settings: ServiceSettings) -> None:
     figure = settings.model.reliability_svg(settings.decide)
+    missing = settings.model.labels_missing(settings.decide)
 
     @app.get("/v1/profile", tags=["profile"], **documentation.PROFILE)
     async def profile() -> Response:
         """The basis of the verdicts: classifier, views, figures and the threshold."""
         await looks.monitor.catch_up(looks.model.engine.ledger)
-        return JSONResponse(profiles.described(looks, settings.level).model_dump(mode="json"))
+        return JSONResponse(profiles.described(looks, settings.level, missing).model_dump(mode="json"))
 
     @app.get("/v1/profile/reliability.svg", tags=["profile"], **documentation.FIGURE)
     async def reliability() -> Response:

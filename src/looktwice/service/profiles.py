@@ -81,8 +81,8 @@ class ProfileReply(BaseModel):
     tags: TagScores | None = Field(description="on held-out pictures, tag by tag, with the thresholds; null for labels")
 
 
-def described(looks: Looks, level: float) -> ProfileReply:
-    """The public part of a profile, and how it is put to use."""
+def described(looks: Looks, level: float, missing: int | None) -> ProfileReply:
+    """The public part of a profile, and how it is put to use; `missing` labels are counted once."""
     profile, decide, limits = looks.model.fitted(), looks.decide, looks.limits
     policy, stream, alarm = looks.model.policy(decide), looks.monitor.stream, looks.monitor.alarm
     made, tags = decide.claims(), cast("TagPolicy", policy) if profile.kind == "tags" else None
@@ -99,7 +99,7 @@ def described(looks: Looks, level: float) -> ProfileReply:
         thresholds={label: _finite(least) for label, least in accept.by_label.items()} if accept else {},
         claims=[claim.sentence() for claim in made],
         basis=accept.basis if accept else tags.basis if tags else None,
-        labels_missing=looks.model.labels_missing(decide) if accept else 0,
+        labels_missing=missing,
         max_error=dict(decide.max_error) if isinstance(decide.max_error, Mapping) else decide.max_error,
         max_miss=dict(decide.max_miss) if decide.max_miss else None,
         level=level,

@@ -45,14 +45,17 @@ function heading(text) {
 
 export function guarantee({ threshold, claims, basis, labels_missing, pictures, tags }) {
   if (tags && !claims.length) return "A tag gets a yes from 90 % on and a no up to 10 %; nothing is guaranteed";
-  if (tags) return `${basis === "guarantee" ? "Guaranteed" : "Expected, not guaranteed"} for each tag: ${claims.join(", and ")}`;
+  if (tags) return `${basis === "guarantee" ? "Guaranteed" : "Expected, not guaranteed"} for each tag: ${claims.join(", and ")}${tags.tags.some(({ yes_from, no_below }) => yes_from === null || no_below === null) ? `; not for every tag yet: ${wanting(labels_missing)}` : ""}`;
   if (!pictures) return "Nothing is guaranteed yet";
   if (!claims.length) return "Nothing is guaranteed";
   const what = claims.join(", and ");
   if (threshold !== null && basis === "estimate") return `Accept from ${percent(threshold)} on: it is expected, not guaranteed, that ${what}`;
   if (threshold !== null) return `Accept from ${percent(threshold)} on: ${what}`;
-  const more = labels_missing === null ? "more labels alone would not help" : `about ${labels_missing.toLocaleString("en")} more labelled pictures are needed`;
-  return `It cannot be guaranteed that ${what}: ${more}`;
+  return `It cannot be guaranteed that ${what}: ${wanting(labels_missing)}`;
+}
+
+function wanting(labels) {
+  return labels === null ? "more labels alone would not help" : `about ${labels.toLocaleString("en")} more labelled pictures are needed`;
 }
 
 function familiar({ unfamiliar, false_alarms }) {
