@@ -1,22 +1,22 @@
-"""Everything looktwice raises on purpose.
+"""The exceptions of looktwice.
 
 LookTwiceError
-├── ImageError            a file that is not a picture we can use
-├── DataError             pictures and truths that do not fit together, votes that cannot be read
+├── ImageError            a file that is not a usable picture
+├── DataError             inconsistent pictures and truths, unreadable votes
 ├── ViewError             a view that cannot be read or rendered
-├── FitError              labelled pictures that a calibrator cannot learn from
+├── FitError              labelled pictures that cannot be fitted
 │   └── UnscoredError     none of them could be scored
-├── ProfileError          a profile that is malformed, newer or not for this classifier
-│   └── UntrustedError    one that names a classifier which the user has not approved
+├── ProfileError          a profile that is malformed, too new or of another classifier
+│   └── UntrustedError    a profile whose classifier the user has not approved
 ├── LedgerError           a ledger that cannot be opened, read or written
 ├── BudgetError           the budget is spent
 ├── MissingExtra          an optional part that is not installed
-├── FleetError            machines that did not do their part
+├── FleetError            workers of a cluster that failed
 └── ClassifierError       the classifier did not give an answer
-    ├── TransientError    it may answer if asked again later
-    ├── PermanentError    it will not answer this, however often it is asked
-    ├── QuotaError        it will not answer anyone until somebody pays or waits for long
-    └── ChangedError      it answers, but no longer as it used to
+    ├── TransientError    a retry may succeed
+    ├── PermanentError    a retry cannot succeed
+    ├── QuotaError        the quota is exceeded
+    └── ChangedError      its answers have changed
 
 Each message says what happened, with which value, and what to do now, in one line; `code` names the cause.
 """
@@ -30,14 +30,14 @@ CODES = {
     "address-unusable": "the service cannot listen at this address and port",
     "budget-invalid": "an amount of queries or money that cannot be a budget",
     "budget-spent": "the budget does not cover the next query",
-    "calibrator-malformed": "the calibrator in a profile or file does not hold together",
+    "calibrator-malformed": "the calibrator in a profile or file is inconsistent",
     "calibrator-plugin": "a calibrator of another package or of your own that cannot be used",
     "calibrator-unknown": "no calibrator has this name",
     "certificate-invalid": "a TLS certificate or its key cannot be used",
     "classifier-changed": "the classifier no longer answers as it used to",
     "classifier-failed": "the classifier failed, and trying again was given up",
     "classifier-refused": "the classifier refuses this query, however often it is sent",
-    "classifier-timeout": "the reply did not come in time, or broke off",
+    "classifier-timeout": "the reply was late or incomplete",
     "classifier-unavailable": "the classifier failed for now and may answer later",
     "classifier-unknown": "the ledger knows no classifier, or several, by this name",
     "classifier-unreachable": "no connection to the classifier",
@@ -50,17 +50,17 @@ CODES = {
     "disk-full": "no space is left on the disk",
     "error": "anything without a code of its own",
     "extra-missing": "an optional part of looktwice is not installed",
-    "file-ending": "the ending of a file's name is not one of the known formats",
+    "file-ending": "the extension of a file is not a known format",
     "file-exists": "a file or folder that exists would be overwritten",
     "file-locked": "another run writes this file, or it cannot be locked",
-    "file-malformed": "a file does not hold what it should",
+    "file-malformed": "a file has unexpected content",
     "file-missing": "a file or folder does not exist",
     "file-unreadable": "a file or folder cannot be read",
     "file-unwritable": "a file or folder cannot be written",
     "fit-impossible": "the calibrator cannot be fitted on these pictures",
-    "fleet-failed": "workers did not do their part",
+    "fleet-failed": "workers of a cluster failed",
     "fleet-unreachable": "Ray cannot be reached or started",
-    "guarantee-impossible": "no number of labels gives this guarantee",
+    "guarantee-impossible": "no number of labels supports this guarantee",
     "image-is-video": "a video where a picture is expected",
     "image-missing": "the file of a picture cannot be opened",
     "image-too-large": "a picture has more pixels or bytes than the limit",
@@ -70,15 +70,15 @@ CODES = {
     "labels-missing": "pictures without the labels that are needed",
     "labels-one-class": "all labelled pictures are right, or all are wrong",
     "labels-too-few": "too few labelled pictures",
-    "labels-unmatched": "labels and pictures, or labels and the classifier's, do not match",
+    "labels-unmatched": "labels do not match the pictures, or the classifier's labels",
     "ledger-closed": "the ledger was closed",
     "ledger-damaged": "the ledger's database is damaged",
     "ledger-foreign": "the file or schema is not a ledger of this version",
-    "ledger-invalid": "this cannot be the place of a ledger",
+    "ledger-invalid": "this location cannot be used for a ledger",
     "ledger-locked": "another program holds the ledger for too long",
-    "ledger-missing": "there is no ledger at this place yet",
+    "ledger-missing": "there is no ledger at this location yet",
     "ledger-newer": "a newer looktwice wrote the ledger",
-    "ledger-required": "this needs a ledger that outlives the run or that all machines reach",
+    "ledger-required": "this needs a persistent ledger, or one that all machines reach",
     "ledger-unsupported": "this database or drive cannot hold a ledger",
     "ledger-unusable": "the ledger cannot be opened, read or written",
     "model-closed": "the model was closed, forked or called from its own callback",
@@ -91,7 +91,7 @@ CODES = {
     "pictures-duplicate": "a picture is given twice",
     "pictures-many": "several pictures where one is expected",
     "pictures-none": "no pictures, or too few for this",
-    "pictures-selected": "a warning: another profile left these pictures over, so no guarantee holds for them",
+    "pictures-selected": "a warning: another profile did not accept these pictures, so no guarantee holds for them",
     "platform-unsupported": "this needs Linux or macOS",
     "price-missing": "a price or limit is missing from the table of prices",
     "profile-incomplete": "the profile lacks what this needs",
@@ -103,23 +103,23 @@ CODES = {
     "project-invalid": "the project file looktwice.toml, or a setting in it, cannot be used",
     "quota-exceeded": "the account's quota is used up",
     "rate-limited": "the classifier is rate-limited (status 429), for longer than allowed if raised",
-    "reply-malformed": "the classifier replied, but not with what it promised",
+    "reply-malformed": "the classifier's reply was invalid",
     "stopped": "the run ended before the query was sent",
     "token-invalid": "the service's tokens are missing or malformed",
     "unfamiliar": "a picture unlike the labelled ones, which are refused on request",
     "unscored": "too few labelled pictures could be scored",
-    "view-invalid": "a view or one of its values cannot be read",
+    "view-invalid": "a view or one of its values is invalid",
     "view-plugin": "a view of another package that cannot be used",
     "view-unknown": "no view has this name",
-    "view-unsupported": "a view that this classifier cannot be asked with",
-    "votes-malformed": "votes whose shapes or codes do not fit together",
+    "view-unsupported": "a view that this classifier does not support",
+    "votes-malformed": "votes with inconsistent shapes or codes",
     "votes-mismatch": "votes of other views, labels or pictures than expected",
 }
-"""Each `error.code` and its meaning; docs/reference/errors.md is made of it."""
+"""Each `error.code` and its meaning; docs/reference/errors.md is generated from it."""
 
 
 class LookTwiceError(Exception):
-    """The root of the tree. `code`, a key of CODES, tells programs the cause; the message is for people."""
+    """The base class. `code`, a key of CODES, identifies the cause for programs; the message is for people."""
 
     code: str = "error"
 
@@ -133,7 +133,7 @@ class LookTwiceError(Exception):
 
 
 class ImageError(LookTwiceError):
-    """A file that is not a picture we can use; `why` tells it without the file's name."""
+    """A file that is not a usable picture; `why` is the message without the file's name."""
 
     code = "image-unreadable"
 
@@ -143,7 +143,7 @@ class ImageError(LookTwiceError):
 
 
 class DataError(LookTwiceError):
-    """Pictures and truths that do not fit together, or votes that cannot be read."""
+    """Inconsistent pictures and truths, or unreadable votes."""
 
     code = "data-invalid"
 
@@ -161,19 +161,19 @@ class FitError(LookTwiceError):
 
 
 class UnscoredError(FitError):
-    """Labelled pictures of which none, or not all that are needed, could be scored."""
+    """None, or too few, of the labelled pictures could be scored."""
 
     code = "unscored"
 
 
 class ProfileError(LookTwiceError):
-    """A profile that is malformed, newer than this program or not made for this classifier."""
+    """A profile that is malformed, newer than this program or made for another classifier."""
 
     code = "profile-malformed"
 
 
 class UntrustedError(ProfileError):
-    """A profile that names a classifier which the user has neither named nor approved."""
+    """A profile whose classifier the user has neither given nor approved."""
 
     code = "classifier-untrusted"
 
@@ -200,7 +200,7 @@ class MissingExtra(LookTwiceError):
 
 
 class FleetError(LookTwiceError):
-    """Machines that did not do their part."""
+    """Workers of a cluster that failed."""
 
     code = "fleet-failed"
 
@@ -208,13 +208,13 @@ class FleetError(LookTwiceError):
 class ClassifierError(LookTwiceError):
     """The classifier did not give an answer.
 
-    `sent` is False if it was surely not reached, `status` is that of its reply if a whole one came, and `billed` is
-    False if nothing is to be paid: it was not reached, or says that it did not do the work.
+    `sent` is False if it was certainly not reached, `status` is that of a complete reply, and `billed` is False if
+    nothing is charged: it was not reached, or reports that it did not do the work.
     """
 
     code = "classifier-failed"
     by_status: ClassVar[dict[int, str]] = {}
-    """The codes of statuses that tell the cause; under 0 that of all others."""
+    """The codes by HTTP status; 0 is for all others."""
 
     def __init__(
         self, message: str, *, sent: bool = True, status: int | None = None, billed: bool = True, code: str = ""
@@ -227,10 +227,9 @@ class ClassifierError(LookTwiceError):
 
 
 class TransientError(ClassifierError):
-    """It may answer if asked again, soon or after `retry_after` seconds.
+    """A retry may succeed, soon or after `retry_after` seconds.
 
-    `garbled` is True if it replied but not with what it promised, which, like a status of 500, is rarely worth more
-    than a few tries.
+    `garbled` is True if the reply was invalid, which, like a status of 500, is rarely worth more than a few retries.
     """
 
     code = "classifier-unavailable"
@@ -253,7 +252,7 @@ class TransientError(ClassifierError):
 
 
 class PermanentError(ClassifierError):
-    """It will not answer this, however often it is asked, or its description cannot be used."""
+    """A retry cannot succeed, or the classifier's description is invalid."""
 
     code = "description-invalid"
     by_status: ClassVar[dict[int, str]] = {
@@ -264,7 +263,7 @@ class PermanentError(ClassifierError):
 
 
 class QuotaError(ClassifierError):
-    """It will not answer anyone until somebody pays, or for `retry_after` seconds where it says how long."""
+    """The quota is exceeded, until somebody pays or for `retry_after` seconds."""
 
     code = "quota-exceeded"
 
@@ -282,7 +281,7 @@ class QuotaError(ClassifierError):
 
 
 class ChangedError(ClassifierError):
-    """It answers, but no longer as it used to."""
+    """Its answers have changed."""
 
     code = "classifier-changed"
 
@@ -300,7 +299,7 @@ def few(names: Sequence[str], what: str) -> str:
 
 
 def require_posix(what: str) -> None:
-    """Raise where signals, file locks and process groups are not those of POSIX."""
+    """Raise an error on systems without POSIX signals, file locks and process groups."""
     if sys.platform == "win32":
         message = f"{what} needs Linux or macOS; on Windows, run looktwice in the Windows Subsystem for Linux"
         raise LookTwiceError(message, code="platform-unsupported")

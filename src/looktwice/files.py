@@ -1,4 +1,4 @@
-"""Where results go: checked before anything is asked, filled by one run at a time, written whole or not at all.
+"""Output files: checked before any query, locked by one run, written atomically.
 
 Tables are CSV, JSON lines or Parquet, written row by row: the ending of the file chooses the format.
 """
@@ -32,30 +32,30 @@ if TYPE_CHECKING:
 
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 HOLDER = b"looktwice in process "
-"""How a lock begins that looktwice made."""
+"""The beginning of looktwice's lock files."""
 FREE_BYTES = 10_000_000
-"""Bytes that must be free where a result goes."""
+"""The free space that a result needs, in bytes."""
 LOCKED = (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
-"""Errors of the system for a lock that another process holds."""
+"""The system's error numbers for a lock held by another process."""
 
 
 Kind = Literal["text", "texts", "whole", "number", "flag", "bytes"]
 Columns = Mapping[str, "Kind | Columns"]
-"""The name of each column and what it holds, in their order; columns in a column are those of a list of records."""
+"""The columns of a table with their types, in order; nested columns are lists of records."""
 Rows = Iterable[Sequence[object]]
 UNKNOWN = "backslashreplace"
-"""What stands for bytes in the name of a file that are not UTF-8: `\\udcff` for ff, as in JSON."""
+"""The escape of bytes in file names that are not UTF-8: `\\udcff` for ff, as in JSON."""
 FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
-"""How a cell begins that a spreadsheet would run as a formula, also behind quotation marks of ours."""
+"""Matches cells that a spreadsheet would run as a formula, also after our quotation marks."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 BLOCK = 10_000
-"""Rows that are written to a Parquet file at a time."""
+"""Rows per write to a Parquet file."""
 
 
 def check_writable(path: Path, kinds: Sequence[str] = ()) -> None:
-    """Refuse a place to which a result could not be written, before anything is paid for it.
+    """Raise an error if a result cannot be written, before anything is paid for it.
 
-    `kinds` are the endings that choose the format; without them any will do.
+    `kinds` are the allowed extensions; any by default.
     """
     if kinds and path.suffix not in kinds:
         raise DataError(
@@ -101,7 +101,7 @@ def data_folder() -> Path:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder for results, unless it is there."""
+    """Create a folder for results, if missing."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -121,9 +121,9 @@ def arrow() -> tuple[ModuleType, ModuleType]:
 
 
 def _spare_databases(path: Path) -> None:
-    """Refuse to replace a ledger, whose answers were paid for, or any other SQLite database.
+    """Raise an error rather than replace a ledger or any other SQLite database.
 
-    SQLite looks: closing a database by hand would drop the locks that this process holds on it.
+    It is checked through SQLite: opening and closing the file directly would drop this process's locks.
     """
     with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
         if db.execute("PRAGMA page_count").fetchone()[0]:
@@ -135,7 +135,7 @@ def _spare_databases(path: Path) -> None:
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Where to write a file that is moved into place once it is complete (atomic replacement)."""
+    """Context manager: a temporary path whose file replaces the target once complete."""
     if path.exists() and not path.is_file():  # a pipe has no real path
         try:
             yield path
@@ -168,15 +168,15 @@ def _unwritten(path: Path, error: OSError) -> DataError:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a text as UTF-8, whole or not at all; what is not Unicode, as in names of files, is escaped."""
+    """Write text as UTF-8 atomically; surrogates, as in file names, are escaped."""
     with atomic(path) as part:
         part.write_text(text, "utf-8", "backslashreplace")
 
 
 def open_own(path: Path, beginning: bytes, buffering: int = -1) -> IO[bytes]:
-    """Open a file beside a result to read and append, or make it; a DataError if looktwice did not make it.
+    """Open or create a file beside a result, to read and append; raises a DataError for files of other programs.
 
-    `beginning` is how such a file begins; an empty one, or one that was cut off in it, counts as ours.
+    `beginning` identifies such files; an empty file, or a prefix of it, counts as ours.
     """
     try:
         file = open(path, "a+b", buffering, opener=lambda name, flags: os.open(name, flags | NO_LINKS, 0o666))  # noqa: SIM115
@@ -196,9 +196,9 @@ def open_own(path: Path, beginning: bytes, buffering: int = -1) -> IO[bytes]:
 
 
 class FileLock:
-    """Keeps other runs from filling the same file, on this machine and where the file system shares locks.
+    """A lock against other runs writing the same file, on this machine and across shared file systems with locks.
 
-    The lock goes when the process ends, in whatever way; `OUT.lock` only says who has it.
+    The lock ends with the process; `OUT.lock` only tells who has it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -224,14 +224,14 @@ class FileLock:
         self._file.flush()
 
     def release(self) -> None:
-        """Let others fill the file."""
+        """Release the lock."""
         if not self._file.closed:
             with suppress(OSError):
                 self._place.unlink()
             self._file.close()
 
     def _take(self) -> bool:
-        """Lock the file; whether it is still the one that others would open."""
+        """Lock the file; returns whether the path still refers to it."""
         self._file = open_own(self._place, HOLDER)
         self._file.seek(0)
         _lock(self._file.fileno())
@@ -250,12 +250,12 @@ def _lock(file: int) -> None:
 
 
 def write_table(path: Path, ending: str, columns: Columns, rows: Rows) -> int:
-    """Write a table as `ending` says (.csv, .jsonl or .parquet), and say how many rows it has."""
+    """Write a table in the format of `ending` (.csv, .jsonl or .parquet); returns the number of rows."""
     return WRITERS[ending](path, columns, rows)
 
 
 def write_parquet(path: Path, columns: Columns, rows: Rows) -> int:
-    """Write a table as Parquet, and say how many rows it has."""
+    """Write a table as Parquet; returns the number of rows."""
     _, pq = arrow()
     count, left = 0, iter(rows)
     with pq.ParquetWriter(path, arrow_table(columns, ()).schema) as writer:
@@ -266,7 +266,7 @@ def write_parquet(path: Path, columns: Columns, rows: Rows) -> int:
 
 
 def arrow_table(columns: Columns, rows: Rows) -> pa.Table:
-    """Rows as a table of pyarrow, with the same schema whatever they hold."""
+    """Convert rows to a pyarrow table with a fixed schema."""
     pa, _ = arrow()
     cells = list(zip(*rows, strict=True)) or [()] * len(columns)
     arrays = [
@@ -295,7 +295,7 @@ def _write_csv(path: Path, columns: Columns, rows: Rows) -> int:
 
 
 def to_cell(text: str) -> str:
-    """A text as it stands in a CSV file: what a spreadsheet would run gets a quotation mark before it.
+    """Escape a CSV cell: text that a spreadsheet would run gets a leading quotation mark.
 
     >>> [to_cell(text) for text in ("=1+1", "-1", "cat", "'=1+1")]
     ["'=1+1", '-1', 'cat', "''=1+1"]
@@ -304,12 +304,12 @@ def to_cell(text: str) -> str:
 
 
 def from_cell(cell: str) -> str:
-    """The text that stands in a CSV file as this cell: the inverse of `to_cell`."""
+    """Unescape a CSV cell: the inverse of `to_cell`."""
     return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell
 
 
 def join_tags(tags: Iterable[str]) -> str:
-    """Several tags as one text, with semicolons between them; one that holds a semicolon stands in quotes.
+    """Join tags with semicolons; tags with semicolons are quoted.
 
     >>> join_tags(["cat", "dog"]), join_tags(["black; white"])
     ('cat;dog', '"black; white"')
@@ -320,7 +320,7 @@ def join_tags(tags: Iterable[str]) -> str:
 
 
 def split_tags(text: str) -> tuple[str, ...]:
-    """The tags of such a text, each once; spaces around them don't count. A DataError if its quotes don't match.
+    """Split tags, removing duplicates and surrounding spaces; raises a DataError for unbalanced quotes.
 
     >>> split_tags("cat; dog;cat"), split_tags('"black; white"'), split_tags("")
     (('cat', 'dog'), ('black; white',), ())
@@ -355,4 +355,4 @@ WRITERS: dict[str, Callable[[Path, Columns, Rows], int]] = {
     ".parquet": write_parquet,
 }
 ENDINGS = tuple(WRITERS)
-"""The endings that choose a format."""
+"""The writers by file extension."""

@@ -50,26 +50,26 @@ if TYPE_CHECKING:
 __all__ = ["Scorer"]
 
 Batch = Mapping[str, NDArray[np.generic]]
-"""Columns by name, as Ray Data gives them to a function."""
+"""A batch of Ray Data: columns by name."""
 DECIDE = DecisionOptions()
 SOURCE = "source"
-"""The column with the file that a picture is in, its size and its time of change."""
+"""The column with a picture's file, its size and modification time."""
 TEXT: files.Kind = "text"
 READING = 0.1
-"""Processors of a task that reads or writes; a scorer leaves as much of its own."""
+"""Processors of a task that reads or writes; scorers reserve as much less."""
 IMAGE_COLUMNS = ("image", "bytes", "img", "content", "data", "jpg", "jpeg", "png", "webp")
 IN_FOLDERS = (*PICTURE_ENDINGS, ".parquet", ".tar")
-"""Endings of the files that are taken from a folder, in any case."""
+"""The extensions of the files that are read from a folder, ignoring case."""
 NAME_COLUMNS = ("name", "file_name", "filename", "file", "path", "key", "__key__", "id")
 
 
 class Scorer:
     """A callable class for `Dataset.map_batches`: takes batches of pictures and gives their verdicts, one per row.
 
-    `profile` is a profile or its path. `classifiers` take the place of those that the file names, which the user must
-    have approved on this machine; a profile that is not a file needs them. `image` is the column of pictures (bytes of
-    files, or uint8 arrays), `name` that of their names, `keep` further columns of texts to pass on. `decide` and
-    `options` are as for `Model`.
+    `profile` is a profile or its path. `classifiers` replace those of the file, which the user must have approved on
+    this machine; a profile that is not a file needs them. `image` is the column of pictures (bytes of files, or uint8
+    arrays), `name` that of their names, `keep` further columns of texts to pass on. `decide` and `options` are as for
+    `Model`.
     """
 
     def __init__(
@@ -94,10 +94,10 @@ class Scorer:
         else:
             self.model = Model(classifiers, profile, options=options, progress=self._note)
         self.progress: Progress | None = None
-        """What was asked since the scorer was made."""
+        """The progress since the scorer was created."""
 
     def __call__(self, batch: Batch) -> pa.Table:
-        """A table with the columns of `looktwice score -o verdicts.parquet`, and those to keep."""
+        """Score a batch; returns the columns of `looktwice score -o verdicts.parquet`, and those to keep."""
         return self.table(batch, self.verdicts(batch))
 
     def verdicts(self, batch: Batch) -> list[Verdict | Unscored]:
@@ -128,12 +128,12 @@ class File:
     address: str
     """Absolute, since workers run in other folders."""
     name: str
-    """Its path below the folder that was given alone, otherwise its address."""
+    """Its path relative to a single given folder, otherwise its address."""
     stamp: str
 
     @property
     def source(self) -> str:
-        """Changes when the file does."""
+        """A version that changes with the file."""
         return f"{self.name} {self.stamp}"
 
     @property
@@ -142,9 +142,9 @@ class File:
 
 
 def listed(paths: Sequence[str]) -> list[File]:
-    """The files at these paths and addresses: pictures, `.npz`, `.parquet` and `.tar`, in the order of their names.
+    """List the files at these paths and addresses: pictures, `.npz`, `.parquet` and `.tar`, sorted by name.
 
-    From a folder, those with a known ending are taken, hidden ones left out.
+    From a folder, files with a known extension are included, except hidden ones.
     """
     if not paths:
         raise DataError(
@@ -197,7 +197,8 @@ def _listed(path: str, alone: bool) -> Iterator[File]:
 
 
 def _loose(group: Sequence[File], done: Collection[str]) -> Iterator[Dataset]:
-    """A picture a file. Ray's own reader would skip names with an underscore, and end the run where one fails."""
+    """Read one picture per file. Ray's own reader would skip names with an underscore, and fail on the first
+    unreadable file."""
     import pyarrow as pa
     import ray.data
 
@@ -322,7 +323,7 @@ CONTAINERS: dict[str, Callable[[Sequence[File], Collection[str]], Iterator[Datas
     ".parquet": _tables,
     ".tar": _tars,
 }
-"""Endings of files that hold many pictures, and what reads them."""
+"""The readers of files with many pictures, by extension."""
 
 
 # Places --------------------------------------------------------------------------------------------------------------
@@ -379,7 +380,7 @@ def _by_filesystem(group: Sequence[File]) -> list[tuple[FileSystem, dict[str, Fi
 
 
 def _stamp(info: FileInfo, local: bool) -> str:
-    """The fields of a file's status that change with it; on a local disk also its ctime."""
+    """The fields of a file's status that identify its version; on a local disk also its ctime."""
     return f"{info.size} {info.mtime_ns}" + (f" {os.stat(info.path).st_ctime_ns}" if local else "")
 
 

@@ -53,55 +53,55 @@ Options = TypeVar("Options", AskOptions, DecisionOptions)
 COVERAGE = 0.9
 """The default coverage of the sets of `predict_set`."""
 _TURN = threading.Lock()
-"""A connected classifier serves one event loop at a time, so estimators that have one take turns."""
+"""A connected classifier serves one event loop at a time, so estimators with one are serialised."""
 
 
 @dataclass(eq=False, repr=False)
 class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A closed classifier that says how sure it is.
+    """A black-box classifier with calibrated confidence.
 
-    `fit` teaches confidence, not labels: the classifier itself stays as it is. No question is asked twice as long as
-    the ledger lasts, which all estimators of a process share by default, clones included.
+    `fit` learns confidence, not labels: the classifier itself is unchanged. No query is sent twice during the lifetime
+    of the ledger, which all estimators of a process share by default, clones included.
 
     Parameters:
         classifier: A description such as `onnx:model.onnx`, a TOML file, a function of one picture (or of a `batch`),
             or a connected classifier, which clones share; or a list of several.
-        views: The panel; the general one where None, for tags none.
+        views: The panel; by default the general one, for tags none.
         calibrator: The name of a calibrator, or a calibrator.
         seed: Seed of the random views.
         ledger: `memory` (kept as long as the process lives), a path, `postgresql://…`, `off`, or None: the default
             path, or none if the classifier is local.
         budget: Queries: a total for this ledger and classifier, or `"+500"` for 500 more in each call.
         money: The same in money.
-        price: The price of one query; the classifier's description where None.
+        price: The price of one query; by default that of the classifier's description.
         prices: A table of prices by the token, for chat models; see `looktwice prices`.
-        rate: Questions per second, at most; the classifier's own limit where None.
-        concurrency: Calls at the same time, at most; the classifier's own limit where None.
-        canaries: Stored answers that are asked for again in each call, to see whether the classifier is still the
-            same; worth a few queries where the ledger outlives the process.
-        per_day: Queries in one UTC day, at most.
+        rate: The most queries per second; by default the classifier's own limit.
+        concurrency: The most concurrent calls; by default the classifier's own limit.
+        canaries: The number of stored answers to query again in each call, to detect a changed classifier; useful with
+            a persistent ledger.
+        per_day: The most queries per UTC day.
         money_per_day: The same in money.
-        longest_wait: Seconds of the longest wait that the classifier may ask for.
+        longest_wait: The longest wait in seconds that the classifier may ask for.
         scores: `use` the classifier's scores and ranked lists where they help on held-out folds, or `ignore` them.
-        working_size: Pixels of the longer side, to which larger pictures are scaled down; where None that of `fit`, or
+        working_size: The longer side in pixels to which larger pictures are scaled down; by default that of `fit`, or
             what the classifier can use.
         batch: Ask a chat model in its vendor's batches: within a day, at a lower price; needs a ledger on disk.
         label_check: Pictures of `fit` whose labels are compared with `y` before the others are asked about; 0 asks
             about all of them even if no label is in `y`.
-        all: Whether everything is asked about each picture, also where further answers would hardly matter.
+        all: Whether everything is asked about each picture, even if further answers would have little effect.
         max_error: `verdicts` accepts answers that are wrong at most this often, or a mapping by label; None decides
             nothing.
         max_miss: By class, the share of its pictures that `verdicts` may accept as something else.
-        level: How certain these guarantees are.
+        level: The certainty of these guarantees.
         accept: Whether `verdicts` accepts by `guarantee` or by `estimate`.
-        coverage: How often prediction sets should hold the truth; where None, `verdicts` has none and those of
-            `predict_set` hold it in 90 of 100 pictures.
-        sets: How they are chosen: `aps`, `raps`, `aps-deterministic` or `lac`.
+        coverage: How often prediction sets should contain the truth; by default, `verdicts` has none and those of
+            `predict_set` have a coverage of 90 %.
+        sets: How they are built: `aps`, `raps`, `aps-deterministic` or `lac`.
         unfamiliar: Whether `verdicts` may `accept`, must `review` or should `refuse` to ask about a picture that is not
             like those of `fit`.
-        false_alarms: How often a picture that is like them is taken for one that is not.
-        on_drift: What becomes of verdicts once the pictures have changed: `hold` accepts none, `accept` goes on.
-        tags: The tag of each column of `y`, where the classifier returns tags and `y` is 0 and 1, n × tags.
+        false_alarms: The share of familiar pictures that may be flagged as unfamiliar.
+        on_drift: What happens to verdicts after a drift alarm: `hold` accepts none, `accept` goes on.
+        tags: The tag of each column of `y`, if the classifier returns tags and `y` is 0 and 1, n × tags.
 
     Attributes:
         classes_: The labels of `y`, sorted, of its type; or the tags, in the order of its columns.
@@ -151,7 +151,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Learn from pictures and their true labels.
 
         `X` is an array of pictures (uint8, n × height × width [× RGB]), or a sequence of arrays, paths, bytes or Pillow
-        images. If a picture cannot be scored, the error names it; call again, and only what is missing is asked.
+        images. If a picture cannot be scored, the error names it; calling again only sends the missing queries.
         """
         tags = np.asarray(y) if np.ndim(y) == 2 else None
         truths = column_or_1d(y, warn=True) if tags is None else tags
@@ -183,9 +183,9 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return [[name for name, true in zip(names, row, strict=True) if true] for row in y]
 
     def predict(self, X: PicturesLike) -> NDArray[np.generic]:
-        """(n,): the label of each verdict; where that is not one of `classes_`, the most probable one that is.
+        """(n,): the label of each verdict, or the most probable one in `classes_`.
 
-        With tags (n, len(classes_)): 1 where a tag is more probable than not, as scikit-learn has multi-label answers.
+        With tags (n, len(classes_)): 1 where a tag is more probable than not, as multi-label output in scikit-learn.
         """
         if self._of_tags():
             return (self.predict_proba(X) >= 0.5).astype(np.int64)
@@ -194,9 +194,8 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return labels
 
     def predict_proba(self, X: PicturesLike) -> Floats:
-        """(n, len(classes_)): the probability of each label of `classes_`, given that it is one of them; with tags,
-        the probability of each tag, 0 for one that was true of no picture of `fit`.
-        """
+        """(n, len(classes_)): the probability of each label, given that it is in `classes_`; with tags, the
+        probability of each tag, 0 for one that applied to no picture of `fit`."""
         if self._of_tags():
             found = cast("list[TagVerdict]", self._complete(X, DecisionOptions()))
             shares = [{tag.name: tag.probability for tag in verdict.tags} for verdict in found]
@@ -204,7 +203,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._probabilities(self._complete(X, DecisionOptions()))
 
     def predict_set(self, X: PicturesLike, coverage: float | None = None) -> NDArray[np.bool_]:
-        """(n, len(classes_)): whether each label is in the prediction set, which holds the truth so often."""
+        """(n, len(classes_)): whether each label is in the prediction set."""
         coverage = coverage or self.coverage or COVERAGE
         verdicts = self._complete(X, DecisionOptions(coverage=coverage, sets=self.sets))
         members = np.zeros((len(verdicts), len(self.classes_)), bool)
@@ -215,13 +214,13 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return members
 
     def verdicts(self, X: PicturesLike) -> list[Verdict | Unscored]:
-        """What `looktwice look` says about each picture: label, confidence, decision, prediction set, or why not."""
+        """The verdict on each picture, as from `looktwice look`, or why there is none."""
         return self._verdicts(X, self._options(DecisionOptions))
 
     def familiarity(self, X: PicturesLike) -> Floats:
-        """(n,): how much each picture is like those of `fit`, a p-value in (0, 1]; costs no query.
+        """(n,): the familiarity of each picture, a p-value in (0, 1]; sends no query.
 
-        At most 1 % of new pictures like them have one of 0.01 or less. NaN if the profile cannot tell.
+        At most 1 % of new familiar pictures have 0.01 or less. NaN if the profile cannot tell.
         """
         check_is_fitted(self, "profile_")
         with self._opened(self.profile_) as model:
@@ -239,7 +238,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return list(model.score(_pictures(X), options))
 
     def _complete(self, X: PicturesLike, options: DecisionOptions) -> list[Verdict]:
-        """A verdict on every picture; an error about the first that has none. What was answered is in the ledger."""
+        """The verdict on every picture; raises an error for the first without one. Answers are in the ledger."""
         found = self._verdicts(X, options)
         if failed := next((verdict for verdict in found if isinstance(verdict, Unscored)), None):
             raise failed.error()
@@ -250,7 +249,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return bool(self.profile_.kind == "tags")
 
     def _labels(self) -> list[str]:
-        """The classes as the classifier says them."""
+        """The classes as labels of the classifier."""
         return _texts(self.classes_)
 
     def _probabilities(self, verdicts: Sequence[Verdict]) -> Floats:
@@ -283,7 +282,8 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             yield model
 
     def __sklearn_clone__(self) -> Self:
-        """A clone shares the classifier: a connection cannot be copied, and a function's answers stay its own."""
+        """A clone shares the classifier: a connection cannot be copied, and the stored answers of a function are its
+        own."""
         bare = copy(self)
         bare.classifier = None
         twin: Self = super(LookTwice, bare).__sklearn_clone__()
@@ -297,18 +297,18 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _pictures(X: PicturesLike) -> list[Picture]:
-    """One picture for each item; those in memory are named by their place."""
+    """One picture per item; those in memory are named by their index."""
     if isinstance(X, str | Path):
         return list(many(X))
     return [one(item, f"picture {place}") for place, item in enumerate(X)]
 
 
 def _texts(labels: NDArray[np.generic]) -> list[str]:
-    """Labels as a classifier says them; floats, which scikit-learn allows if they are whole, as whole numbers."""
+    """Convert labels to the classifier's strings; integral floats, which scikit-learn allows, become integers."""
     return [str(label) for label in (labels.astype(np.int64) if labels.dtype.kind == "f" else labels).tolist()]
 
 
 def _check_complete(collected: Collected) -> None:
-    """An error about the first picture that was not scored. What was answered is in the ledger."""
+    """Raise an error for the first picture that was not scored. Answers are in the ledger."""
     if collected.unscored:
         raise collected.unscored[0].error()

@@ -32,7 +32,7 @@ def collect(base: Labels, views: LabelTable, vocabulary: Labels | None, details:
     own, others, words = _texts("base, views and vocabulary", own, others, words)
     labels, table, known = own.tolist(), others.tolist(), _complete("vocabulary", words)
     if len(set(known)) < len(known):
-        raise DataError("the vocabulary holds a label twice; give each once", code="votes-malformed")
+        raise DataError("the vocabulary has a duplicate label; list each once", code="votes-malformed")
     if vocabulary is not None and (strangers := {*labels, *others.flat} - {None, *known}):
         lacking = f"the vocabulary ({few(known)}) lacks labels that were given ({few(strangers)})"
         raise DataError(f"{lacking}; add them", code="votes-malformed")
@@ -72,7 +72,7 @@ def _ranked(labels: Objects, details: Details) -> list[tuple[RankedList, ...]]:
         lists = details["lists"]
         if "scores" in details:
             raise DataError(
-                "scores and ranked lists are both given; the lists hold their scores, so give lists alone",
+                "scores and ranked lists are both given; lists include scores, so give only lists",
                 code="votes-malformed",
             )
         if len(lists) != len(labels) or any(len(row) != labels.shape[1] for row in lists):
@@ -112,7 +112,7 @@ def _texts(what: str, *arrays: Objects) -> list[Objects]:
     if not numbers and not all(issubclass(kind, str) for kind in kinds):
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
         raise DataError(
-            f"{what} hold {names}; give texts or whole numbers alone, and None for a view not asked",
+            f"{what} hold {names}; give only strings or only integers, and None for a view not asked",
             code="votes-malformed",
         )
 

@@ -106,7 +106,9 @@ def restore(fields: dict[str, object]) -> Calibrator:
             f"the calibrator {family.name} has no {shown(', '.join(unknown))}; fit again", code="calibrator-malformed"
         )
     if not _finite(values):
-        raise DataError(f"the calibrator {family.name} holds a number that is not finite", code="calibrator-malformed")
+        raise DataError(
+            f"the calibrator {family.name} contains a number that is not finite", code="calibrator-malformed"
+        )
     try:
         return TypeAdapter(family).validate_python(values)
     except ValidationError as error:

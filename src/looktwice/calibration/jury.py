@@ -77,7 +77,7 @@ class Jury:
     def __post_init__(self) -> None:
         if {len(self.covariance), *map(len, self.covariance)} not in ({0}, {len(self.weights) + 3}):
             raise DataError(
-                "the jury's weights and covariance do not go together; fit again", code="calibrator-malformed"
+                "the jury's weights and covariance are inconsistent; fit again", code="calibrator-malformed"
             )
 
     def fit(self, labelled: LabelledVotes) -> Self:

@@ -183,7 +183,7 @@ def resolve_truths(
     if not possible.all():
         name, classes = labelled.names[int(possible.argmin())], labelled.classes
         raise DataError(
-            f"{name!r}: all {classes} classes were named, but its truth is another one; raise classes",
+            f"{name!r}: all {classes} classes were returned, but its truth is another one; raise classes",
             code="votes-mismatch",
         )
     picture, column = np.nonzero(open_ & doubtful[:, None])

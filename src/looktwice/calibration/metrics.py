@@ -382,7 +382,7 @@ def _losses(name: str, losses: Floats, pictures: int) -> Floats:
 def _rest(confidence: Floats, classes: int) -> Floats:
     """Probability of each class other than the answer."""
     if classes < 2:
-        raise DataError(f"{classes} classes leave nothing to be wrong about; give 2 or more", code="option-invalid")
+        raise DataError(f"{classes} classes are too few; give 2 or more", code="option-invalid")
     return (1 - confidence) / (classes - 1)
 
 
@@ -415,7 +415,7 @@ def _levels(confidence: Floats, correct: Bools) -> _Levels:
 
 def _edges(bins: int) -> Floats:
     if bins < 1:
-        raise DataError(f"{bins} bins hold nothing; give 1 or more", code="option-invalid")
+        raise DataError(f"{bins} bins are too few; give 1 or more", code="option-invalid")
     # k/bins is the nearest float to each edge, so shares of votes such as 9/15 lie on their edge and not beside
     # it; linspace does not promise that.
     return np.arange(bins + 1) / bins

@@ -89,9 +89,7 @@ class Scored:
     def __post_init__(self) -> None:
         sizes = {len(self.covariance), *map(len, self.covariance)}
         if self.views < 0 or sizes != {len(self.theta)}:
-            raise DataError(
-                "the jury's part about scores does not hold together; fit again", code="calibrator-malformed"
-            )
+            raise DataError("the jury's parameters for scores are inconsistent; fit again", code="calibrator-malformed")
 
     @property
     def views(self) -> int:
@@ -154,7 +152,7 @@ def _odds(logs: Floats) -> Floats:
 def list_options(votes: Votes, scale: Scale, columns: Sequence[Column], knots: Sequence[float]) -> ScoredOptions:
     """The options in labels and lists, with their features."""
     if votes.evidence is None:
-        raise DataError("these votes hold no scores", code="votes-mismatch")
+        raise DataError("these votes have no scores", code="votes-mismatch")
     labels = _option_labels(votes, scale)
     named = labels != MISSING
     count = named.sum(axis=1)

@@ -119,7 +119,7 @@ class Evidence:
             )
         if self.labels.max(initial=UNLISTED) >= vocabulary or self.labels.min(initial=UNLISTED) < UNLISTED:
             raise DataError(
-                "scores hold a code that is not in the vocabulary; the file was not made by looktwice",
+                "scores contain a code outside the vocabulary; the file was not made by looktwice",
                 code="votes-malformed",
             )
 
@@ -182,7 +182,7 @@ class Votes:
         answers = self.answers()
         if answers.max(initial=0) >= max(len(self.vocabulary), 1) or answers.min(initial=0) < MISSING:
             raise DataError(
-                "votes hold a code that is not in their vocabulary; the file was not made by looktwice",
+                "votes contain a code outside their vocabulary; the file was not made by looktwice",
                 code="votes-malformed",
             )
         if self.classes < max(2, len(self.vocabulary)):
@@ -506,7 +506,7 @@ class LabelledVotes(Votes):
         inside = (self.truths >= 0) & (self.truths < len(self.vocabulary))
         if not (inside | (self.truths == OUTSIDE)).all():
             raise DataError(
-                "truths hold a code that is not in the vocabulary; let `labelled` make the codes",
+                "truths contain a code outside the vocabulary; let `labelled` create the codes",
                 code="votes-malformed",
             )
 
@@ -572,9 +572,7 @@ class LabelledVotes(Votes):
         if (self.truths == OUTSIDE).all():
             known = ~self.doubtful()
             if not known.any():
-                raise FitError(
-                    "no picture has a truth that is known; say of some pictures what they show", code="labels-missing"
-                )
+                raise FitError("no picture has a known truth; label some pictures", code="labels-missing")
             check_truths([word for word, sure in zip(self.words, known, strict=True) if sure], self.vocabulary)
 
 

@@ -106,7 +106,7 @@ class Account(HttpSettings):
     def _writes_no_secret(cls, text: str | None) -> str | None:
         url = URL(text or "")
         if url.user or url.password or url.raw_query_string:
-            raise ValueError("it holds a user, password or query; leave the credentials to AWS_PROFILE and its like")
+            raise ValueError("it contains a user, password or query; set credentials with AWS_PROFILE or similar")
         return text
 
 

@@ -76,7 +76,7 @@ class CommandDescription(BaseModel):
     working_size: int | None = Field(default=None, ge=1, description="of the longer side; larger pictures are scaled")
     labels: tuple[str, ...] | None = None
     price: Price = Field(default=Decimal(0), description="of one question, if the program asks a paid service")
-    public: tuple[str, ...] = Field(default=(), description="names of options that look like keys and are none")
+    public: tuple[str, ...] = Field(default=(), description="names of options that look like keys but are not")
 
     @field_validator("command")
     @classmethod

@@ -115,7 +115,7 @@ class HttpDescription(HttpSettings, Paths):
     method: Literal["POST", "PUT", "PATCH"] = "POST"
     headers: dict[str, str] = Field(default_factory=dict)
     query: dict[str, str] = Field(default_factory=dict)
-    values: dict[str, str] = Field(default_factory=dict, description="what stands for {name}; nothing secret")
+    values: dict[str, str] = Field(default_factory=dict, description="the value of {name}; not for secrets")
     body: Annotated[Body, Field(discriminator="kind")] = Raw()
     encoding: Encoding = Encoding()
     pixels: Numbers = Field(default=Numbers(), description="how {pixels} is computed")
@@ -130,7 +130,7 @@ class HttpDescription(HttpSettings, Paths):
     def _writes_no_secret(self) -> Self:
         url = URL(self.url.split("?", 1)[0])
         if url.user or url.password:
-            raise ValueError("the url holds a user or password; send it in a header with ${NAME}")
+            raise ValueError("the url contains a user or password; send it in a header with ${NAME}")
         asked = [("url", url.path), *parse_qsl(self.url.partition("?")[2]), *self.query.items()]
         sent = [*self.headers.items(), *self.values.items(), *_texts("body", self.body.model_dump())]
         refuse_literals([*asked, *sent], self.public)

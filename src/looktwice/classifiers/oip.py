@@ -272,7 +272,7 @@ class _Address(NamedTuple):
         found = ADDRESS.fullmatch(url.raw_path)
         if url.user or url.password or url.raw_query_string:
             raise PermanentError(
-                "the url of a model holds a user, password or query; send secrets in headers instead",
+                "the url of a model contains a user, password or query; send secrets in headers instead",
                 code="model-unsupported",
             )
         if found is None or not url.host:
@@ -316,7 +316,7 @@ def _input(description: OipDescription, metadata: Metadata) -> TensorInfo:
     shape = description.shape or (known and known.shape)
     if not (name and datatype and shape):
         raise PermanentError(
-            f"the server does not tell what the model takes (inputs: {', '.join(map(repr, inputs)) or 'none'}); "
+            f"the server does not describe the model's input (inputs: {', '.join(map(repr, inputs)) or 'none'}); "
             "set input, datatype and shape in the description",
             code="model-unsupported",
         )
@@ -505,7 +505,8 @@ class Reading(NamedTuple):
             numbers = row.astype(np.float64)
         if row.size == 1:
             raise PermanentError(
-                "the model gives one number that is no position; choose another output = …", code="model-unsupported"
+                "the model returns one number that is not a position; choose another output = …",
+                code="model-unsupported",
             )
         if np.isnan(numbers).any():
             raise Garbled("has scores that are not numbers")

@@ -123,7 +123,9 @@ class Tariff(BaseModel):
     output: TokenPrice
     cached_input: TokenPrice | None = Field(default=None, description="of tokens from a cache; as input if left out")
     cache_write: TokenPrice | None = Field(default=None, description="of tokens put in a cache; as input if left out")
-    batch: Decimal = Field(default=Decimal("0.5"), ge=0, le=1, description="what of the price a batch costs")
+    batch: Decimal = Field(
+        default=Decimal("0.5"), ge=0, le=1, description="the price of a batch, as a share of the normal price"
+    )
     overhead: int = Field(default=0, ge=0, description="tokens that the server adds to every question")
     output_limit: int | None = Field(default=None, ge=1, description="most tokens of a reply without max_tokens")
     image: Annotated[Tiles | Patches | Squares | Crops | Fixed, Field(discriminator="rule")]

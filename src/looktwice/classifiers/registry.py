@@ -118,7 +118,7 @@ def connect(source: Source) -> AnyClassifier:
 
         return PythonClassifier(source)
     raise PermanentError(
-        f"{type(source).__name__} is no classifier; give a description such as onnx:model.onnx, a function, "
+        f"{type(source).__name__} is not a classifier; give a description such as onnx:model.onnx, a function, "
         "or a connected classifier"
     )
 

@@ -120,7 +120,7 @@ class HttpSettings(BaseModel):
     price: Price = Field(default=Decimal(0), description="of one question, in your currency")
     working_size: int | None = Field(default=None, ge=1, description="of the longer side; larger pictures are scaled")
     bills_refusals: bool = Field(default=False, description="replies of 401, 402, 403, 413 and 429 are paid for, too")
-    public: tuple[str, ...] = Field(default=(), description="names of values that look like keys and are none")
+    public: tuple[str, ...] = Field(default=(), description="names of values that look like keys but are not")
 
     def limits(self, size: WorkingSize, batch: int = 1, encoding: Encoding | None = None) -> Limits:
         """The same, in the words of the engine, for a classifier that can use pictures of this size."""
@@ -370,7 +370,8 @@ class Endpoint:
                     code="classifier-timeout",
                 )
         return TransientError(
-            f"{self._where} broke off before its reply was whole: {self._why(error)}", code="classifier-timeout"
+            f"{self._where} closed the connection before its reply was complete: {self._why(error)}",
+            code="classifier-timeout",
         )
 
     def _unsent(self, error: Exception) -> ClassifierError:
@@ -387,7 +388,7 @@ class Endpoint:
                     f"{where} cannot be reached: {why}; is the server up?", sent=False, code="classifier-unreachable"
                 )
             case ValueError():
-                return PermanentError(f"{where} is no usable address: {self._why(error)}; check the url", sent=False)
+                return PermanentError(f"{where} is not a usable address: {self._why(error)}; check the url", sent=False)
         return TransientError(
             f"{where} cannot be reached: {self._why(error)}; is the server up?",
             sent=False,

@@ -1,4 +1,4 @@
-"""The command line: its commands, each in a module that is imported when it is called, and how it begins and ends."""
+"""The command line: commands, imported on use, and error handling."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ COMMANDS = {
     "prices": ("check", "Print a table of token prices for --prices. Compare it with your vendor's page first."),
     "trust": ("check", "Approve the classifiers that a file from somebody else names."),
     "noise": ("open_model", "Measure the noise of views inside an open model."),
-    "transfer": ("open_model", "Calibrate a closed model with what an open model teaches."),
+    "transfer": ("open_model", "Calibrate a closed model with the help of an open one."),
     "borrow": ("fit", "Make a profile from that of another classifier."),
     "ledger": ("ledger", "Show, export, verify, back up or forget the answers you paid for."),
 }
@@ -42,13 +42,13 @@ FIRST = (
     "--views", "--all", "--report", "--truths", "--take", "--port", "--host", "--token-file", "--max-price",
     "--max-queries", "--votes", "--json", "--ledger",
 )  # fmt: skip
-"""The options that matter most, in this order: help shows nine of them, and --help-all every one."""
+"""The most important options, in order: help shows nine of them, and --help-all all."""
 SHOWN, FEW = 9, 12
-"""How many options help shows, and how many a command may have before it shows only those."""
+"""The number of options in short help, and the most options of a command without one."""
 
 
 class Command(TyperCommand):
-    """A command with a short help, a long one (--help-all), and -q for nothing but results and errors."""
+    """A command with --help, --help-all, and -q for results and errors only."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         own = args[: args.index("--")] if "--" in args else args
@@ -76,14 +76,14 @@ class Command(TyperCommand):
 
 
 def _rank(option: Any) -> int:
-    """The place of an option among those that matter, needed ones first."""
+    """The rank of an option, required ones first."""
     places = [FIRST.index(name) for name in option.opts if name in FIRST]
     return -1 if option.required else min(places, default=len(FIRST))
 
 
 @cache
 def built(name: str) -> Any:
-    """A command, or a group of them, as click has it."""
+    """A click command or group."""
     command = getattr(import_module(f"looktwice.cli.{COMMANDS[name][0]}"), name)
     if isinstance(command, typer.Typer):
         return get_group(command)
@@ -153,7 +153,7 @@ def main() -> None:
 
     _open_streams()
     command = get_command(app)
-    # Drawn with rich, the list of commands takes as long as all the rest of a start; each command's own help is drawn.
+    # Without rich, which would double the start-up time for the list of commands; help of commands uses it.
     command.rich_markup_mode = None  # type: ignore[attr-defined]
     try:
         try:
@@ -177,12 +177,12 @@ def main() -> None:
         from looktwice.cli.console import say_error
 
         _discard(sys.stdout)
-        say_error("no space is left where this is printed; free some and run the same command again", "disk-full")
+        say_error("no space is left for the output; free some and run the same command again", "disk-full")
         sys.exit(1)
 
 
 def _flush_streams() -> None:
-    """Print what waits to be printed; at the very end, Python would change the exit code if that failed."""
+    """Flush output; at interpreter exit, a failure would change the exit code."""
     try:
         sys.stderr.flush()
     except OSError:  # nobody is there to be told
@@ -194,12 +194,12 @@ def _flush_streams() -> None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Let a stream that cannot be written to lead nowhere, or what waits in it fails again."""
+    """Redirect a broken stream to null, or buffered output fails again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _open_streams() -> None:
-    """Let streams that were closed by whoever started this lead nowhere, so that no other file gets their numbers."""
+    """Open closed standard streams on null, so that no other file gets their descriptors."""
     for number in range(3):
         try:
             os.fstat(number)

@@ -1,4 +1,4 @@
-"""`looktwice check`, `trust` and `prices`: what is known of a classifier before it is used."""
+"""`looktwice check`, `trust` and `prices`."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ def _facts(found: Checkup) -> dict[str, str]:
 
 
 def _tokens(found: Checkup) -> str:
-    """Expected tokens of queries and answers, beside the classifier's own count."""
+    """The expected tokens of queries and answers, and the classifier's own count."""
     expected = "{:,} + {:,} expected, ".format(*found.tokens) if any(found.tokens) else ""
     counts = ", ".join(f"{asked:,} + {answered:,}" for asked, answered in dict.fromkeys(found.billed))
     return f"{expected}{counts or 'none'} by its own count (question + answer)"
 
 
 def _scores(found: Checkup) -> str:
-    """The scores of an answer, described."""
+    """Describe the scores of an answer."""
     score, ranked = found.scores[0] if found.scores else (None, 0)
     listed = f"a ranked list of {ranked} labels" if ranked else "no ranked list"
     if score is None:
@@ -112,8 +112,8 @@ def trust(
 ) -> None:
     """Approve the classifiers that a file from somebody else names.
 
-    Shows what it would run, which environment variables it reads and where pictures go. Until it is approved, nothing
-    of it is run or sent. Profiles that you fit are approved by fit.
+    Shows the programs it would run, the environment variables it reads and the addresses that get pictures. Nothing is
+    run or sent before approval. Profiles that you fit are approved by fit.
 
     [bold]Example[/bold]
 

@@ -1,4 +1,4 @@
-"""Ray for the time of a run: a cluster that exists, or one on this machine."""
+"""Connect to a Ray cluster for a run, or start a local one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from looktwice.errors import FleetError, MissingExtra
 
 AUTO = "auto"
-"""The address of the cluster that this machine belongs to."""
+"""The address of this machine's own cluster."""
 BLOCK = 16 << 20
-"""Bytes of pictures that Ray moves at a time."""
+"""The target size of Ray's blocks, in bytes."""
 
 
 @contextmanager
 def running(address: str | None = None, cpus: int | None = None) -> Iterator[int]:
-    """The number of processors of Ray within the block: the cluster at `address`, or a local one with `cpus`.
+    """Context manager for the cluster at `address`, or a local one with `cpus`; yields the number of processors.
 
     Ray neither reports its use over the network nor opens its dashboard, unless the user's own settings say so.
     """
@@ -51,7 +51,7 @@ def running(address: str | None = None, cpus: int | None = None) -> Iterator[int
 
 
 def _reach(address: str) -> None:
-    """Raises unless somebody answers at `host:port`, since Ray would wait for minutes; `auto` it finds by itself."""
+    """Raise an error unless `host:port` accepts connections, since Ray would wait for minutes."""
     if address == AUTO:
         return
     host, _, port = address.rpartition(":")
@@ -76,7 +76,7 @@ def _start(address: str, **own: object) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence Ray's core, which announces on the error stream that it logs nothing there; failures are raised."""
+    """Silence log messages of Ray's core; failures are raised."""
     kept = os.dup(2)
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)

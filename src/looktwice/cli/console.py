@@ -56,29 +56,29 @@ T = TypeVar("T")
 OUT, ERR, say = Console(), progress.ERR, progress.say
 
 HELD = 4
-"""The exit code when all pictures were scored, and some verdicts are held because the pictures have changed."""
+"""The exit code if all pictures were scored, and some verdicts are held after a drift alarm."""
 NOT_SCORED = 3
-"""The exit code when some pictures were not scored, whatever the cause."""
+"""The exit code if some pictures were not scored, for any cause."""
 
 PICTURES = "PICTURES"
-"""Stands in a command for what only the reader knows."""
+"""The placeholder in a command for what only the user knows."""
 
 COLUMNS = {"accuracy": "acc. ↑", "ece": "ECE ↓", "auroc": "AUROC ↑", "brier": "Brier ↓"}
 
 
 def safe(text: str) -> str:
-    """Text from outside, fit for a terminal: control characters are shown, not obeyed."""
+    """Escape untrusted text for a terminal: control characters become visible."""
     return escape("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text))
 
 
 def say_error(message: str, code: str) -> None:
-    """The one line of an error, with its code."""
+    """Format an error with its code as one line."""
     ERR.quiet = ERR.gone  # an error is said even with --quiet
     say(f"[red]error\\[{code}]:[/red] {safe(message)}")
 
 
 def show(line: object) -> None:
-    """A line or a table of a result, for a person."""
+    """Print a line or a table for people."""
     OUT.print(line, highlight=False, soft_wrap=isinstance(line, str))
 
 
@@ -92,13 +92,13 @@ def table(title: str, left: str, *right: str) -> Table:
 
 
 def print_json(value: object) -> None:
-    """A result for a machine, on one line."""
+    """Print a result as one line of JSON."""
     # Names of files that are not UTF-8 hold halves of characters, which JSON writes as it should: \udcff.
     sys.stdout.write(json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode() + "\n")
 
 
 def show_estimate(total: Estimate, ledger: str | None, as_json: bool) -> None:
-    """The queries and cost of a run, given the answers in this ledger."""
+    """Describe the queries and cost of a run, given the answers in this ledger."""
     if as_json:
         print_json({**asdict(total), "ledger": ledger})
         return
@@ -116,20 +116,20 @@ def show_estimate(total: Estimate, ledger: str | None, as_json: bool) -> None:
 
 
 def taking(size: int | None) -> str:
-    """How many bytes a query takes, if known."""
+    """The size of a query, if known."""
     return "" if size is None else f", {size:,} bytes"
 
 
 @dataclass(frozen=True)
 class Output:
-    """How a command shows what it does."""
+    """The output options of a command."""
 
     json: bool = False
-    """Results as JSON in place of words and tables."""
+    """Results as JSON instead of text and tables."""
     json_log: bool = False
     """Progress as JSON lines."""
     dry_run: bool = False
-    """Say what would be asked and what it costs; ask nothing."""
+    """Show the queries and cost without sending anything."""
 
 
 def estimate(
@@ -139,7 +139,7 @@ def estimate(
     output: Output,
     decide: DecisionOptions | None = None,
 ) -> None:
-    """Say what asking about these pictures would cost, and ask nothing; stopping early may make it less."""
+    """Print the cost of asking about these pictures, without sending anything; stopping early may reduce it."""
 
     async def work() -> Estimate:
         async with model:
@@ -153,7 +153,7 @@ def estimate(
 
 @asynccontextmanager
 async def watched(model: AsyncModel, total: int, output: Output) -> AsyncIterator[None]:
-    """Show how a run gets on; a signal once stops it gently, twice at once. The model is closed at the end."""
+    """Show the progress of a run; the first signal stops it gracefully, the second at once. Closes the model."""
     loop = asyncio.get_running_loop()
     show = progress.log_json if output.json_log else progress.show_bar if ERR.is_terminal else progress.log_lines
     signals = stopping_signals()
@@ -179,7 +179,7 @@ def watch(model: AsyncModel, total: int, output: Output, work: Callable[[], Awai
 
 
 def _report_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Print in one line what went wrong while a run was left at once, such as answers that could not be saved."""
+    """Print errors of an immediate exit in one line, such as answers that could not be saved."""
     if isinstance(error := context.get("exception"), LookTwiceError):
         say_error(str(error), error.code)
     else:
@@ -187,11 +187,11 @@ def _report_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
 
 
 received = ReceivedSignals()
-"""The exit code follows from the first of them."""
+"""The signals received; the first one determines the exit code."""
 
 
 def stop(number: int, halt: Callable[[str], None]) -> None:
-    """Have a run send nothing more, by `halt` and its reason; a later signal leaves at once."""
+    """Stop a run with `halt` on the first signal; a later one exits at once."""
     if received.is_first(number):
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         halt(f"the run was stopped by {name}; run the same command again to resume")
@@ -202,19 +202,19 @@ def stop(number: int, halt: Callable[[str], None]) -> None:
 
 
 def exit_code(usual: int) -> int:
-    """128 and the signal's number where one other than Ctrl-C stopped the run, as supervisors expect it."""
+    """128 plus the signal's number if one other than Ctrl-C stopped the run, as supervisors expect."""
     return usual if received.first in (None, signal.SIGINT) else 128 + received.first
 
 
 def leave(complete: bool, held: int = 0) -> NoReturn:
-    """End the command; the exit code says whether every picture was scored, and whether verdicts are held."""
+    """Exit with a code for whether every picture was scored, and whether verdicts are held."""
     if held:
         say(f"Held for review since the pictures changed: {held:,} verdicts (column held).")
     raise typer.Exit(exit_code(NOT_SCORED) if not complete else exit_code(HELD) if held else 0)
 
 
 def policy_of(model: AsyncModel, decide: DecisionOptions) -> Policy:
-    """The policy that the options mean; says so if they guarantee what the profile cannot back."""
+    """The policy of the options; prints a warning if the profile does not support their guarantee."""
     policy = model.policy(decide)
     if model.kind == "tags":
         _say_undecided(cast("TagPolicy", policy), model.fitted(), decide)
@@ -234,7 +234,7 @@ def policy_of(model: AsyncModel, decide: DecisionOptions) -> Policy:
 
 
 def _say_undecided(policy: TagPolicy, profile: Profile, decide: DecisionOptions) -> None:
-    """Say for which tags a guarantee is out of reach."""
+    """Print the tags for which a guarantee is out of reach."""
     undecided = [tag for tag, least in zip(policy.jury.tags, policy.least, strict=True) if NEVER in least]
     if undecided:
         what = "cannot be guaranteed" if decide.accept == "guarantee" else "cannot be expected"
@@ -246,13 +246,13 @@ def _say_undecided(policy: TagPolicy, profile: Profile, decide: DecisionOptions)
 
 
 def overall(max_error: float | Mapping[str, float] | None) -> float:
-    """The error that is allowed to answers of every label."""
+    """The allowed error for all labels."""
     found = max_error.get(ANY) if isinstance(max_error, Mapping) else max_error
     return found or MAX_ERROR
 
 
 def guarantee(claims: Sequence[Claim], level: float) -> list[str]:
-    """The options of a command that name claims; the level only where it is not the usual one."""
+    """Format claims as command-line options; the level only if it is not the default."""
     named = [word for claim in claims for word in claim.option()]
     return named if level == DecisionOptions.level else [*named, "--level", f"{level:.10g}"]
 
@@ -279,14 +279,14 @@ def tag_table(scores: TagScores, title: str) -> Table:
 
 
 def _short(value: float) -> str:
-    """Three decimals without a leading zero: narrow enough for a terminal of 80 columns."""
+    """Format with three decimals and no leading zero, to fit 80 columns."""
     return f"{value:.3f}".removeprefix("0")
 
 
 def thumbnails(pictures: Sequence[NDArray[np.uint8]], captions: Sequence[str], width: int = 24) -> Table:
     """Small pictures side by side, two pixels a character, each above its caption; three fit 80 columns.
 
-    Where the output has no colours, in a file or a pipe, the captions stand alone.
+    Without colours, in a file or a pipe, only the captions are printed.
     """
     import cv2
 
@@ -310,7 +310,7 @@ def _blocks(pixels: NDArray[np.generic]) -> Text:
 
 
 def complain(unscored: Sequence[Unscored], most: int = 5) -> None:
-    """Say which pictures have no verdict: the first few, and how many more for each cause."""
+    """Print which pictures have no verdict: the first few, and the number of others for each cause."""
     for item in unscored[:most]:
         say(f"[yellow]not scored:[/yellow] {safe(item.name)}: {safe(item.message)}")
     if len(unscored) > most:
@@ -320,14 +320,14 @@ def complain(unscored: Sequence[Unscored], most: int = 5) -> None:
 
 
 def say_next(purpose: str, *words: object) -> None:
-    """Name the command to go on with, ready to be copied."""
+    """Print the next command, ready to be copied."""
     say(f"Next, {purpose}: {safe(shlex.join(['looktwice', *map(str, words)]))}")
 
 
 def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
-    """Tell the least error that a profile can guarantee, the share accepted and its cost; `price` in millionths.
+    """Print the strictest guarantee of a profile, the accepted share and its cost; `price` in millionths.
 
-    Where that is more than the usual error, also what may be expected of that one, and how many labels it takes.
+    If it is weaker than the default, also print the estimate and the number of labels for that one.
     """
     wanted = [Claim(MAX_ERROR)]
     tested = DecisionOptions().of(profile).claim_tests(wanted, profile)

@@ -1,8 +1,8 @@
-"""The embedded demo: two small classifiers of clothes, 2,000 pictures, and every way to believe their answers.
+"""The embedded demo: two small classifiers of clothes, 2,000 pictures, and ways to calibrate their answers.
 
-Every other picture teaches and the rest test. First the answers about nine looks at each picture are judged by the
-paper's method and by the jury. Then `fit` finds out by itself what is worth asking in three situations, as if each
-query cost money: labels alone, labels with scores, and a cheap classifier beside a dear one.
+Half of the pictures are for fitting, the others for testing. First nine queries per picture are evaluated with the
+paper's method and the jury. Then `fit` selects what is worth asking in three situations, with assumed prices: labels
+alone, labels with scores, and a cheap and an expensive classifier.
 """
 
 from __future__ import annotations
@@ -48,27 +48,27 @@ from looktwice.model import (
 FIT = 1000
 DRAWS = 10
 MAX_ERROR = 0.08
-"""The guarantee that the report is about: 1,000 pictures are enough for it, though not for a much stricter one."""
+"""The guarantee of the report: 1,000 pictures are enough for it, but not for a much stricter one."""
 PRICES = {"fashion": 0.0015, "small": 0.0003}
-"""What a query is taken to cost: about what image APIs charge, and a fifth of it."""
+"""Assumed prices of a query: about what image APIs charge, and a fifth of it."""
 ROTATIONS = ("rotation:10", "rotation:20", "rotation:30")
-"""Settings of the paper's grid; the best one is chosen on the pictures that teach."""
+"""Settings of the paper's grid; the best one is selected on the pictures for fitting."""
 ASSETS = Path(str(resources.files("looktwice") / "demo"))
 ALWAYS = f"1 + {len(GENERAL)} queries, always"
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What asking brings and costs, with answers accepted as long as at most MAX_ERROR of them are wrong."""
+    """Results and cost of a situation, with answers accepted at a guaranteed error of MAX_ERROR."""
 
     name: str
     queries: float
     price: float
-    """Of a picture, on average, as is the number of queries."""
+    """The mean price per picture."""
     accepted: float
-    """The share of the test pictures."""
+    """The accepted share of the test pictures."""
     wrong: float | None
-    """The share of the accepted answers; None if none was accepted."""
+    """The share of wrong answers among the accepted; None if none was accepted."""
 
     @classmethod
     def of(cls, name: str, found: Evaluation) -> Self:
@@ -93,7 +93,7 @@ class Demo:
     results: list[Result]
     situations: list[Situation]
     best: Outcome
-    """How the profile fared on the test pictures."""
+    """The results of the profile on the test pictures."""
     tested: list[Picture]
     vocabulary: tuple[str, ...]
     folder: Path
@@ -108,21 +108,21 @@ def demo(
 
 
 def run(folder: Path) -> Demo:
-    """Ask, fit on one half, test on the other, and save what came out."""
+    """Fit on one half, test on the other, and save the results."""
     files.make_folder(folder)
     pictures = labelled(ASSETS / "pictures.npz")
     return run_async(lambda: _run(pictures[::2], pictures[1::2], folder))
 
 
 async def _run(train: list[Picture], test: list[Picture], folder: Path) -> Demo:
-    """First how far each method is right, then what each situation costs; the report is about the first of them."""
+    """Compare methods, then the costs of the situations; the report is about the first situation."""
     outcomes, always = await _compare(train, test)
     say("Finding out what is worth asking, in three situations …")
     situations = [Situation.of(ALWAYS, always)]
     for name, classifiers in (
         ("labels alone", [_connect(folder, "fashion")]),
         ("labels with scores", [_connect(folder, "fashion", "scores = 5\n")]),
-        ("a cheap and a dear classifier", [_connect(folder, "small"), _connect(folder, "fashion")]),
+        ("a cheap and an expensive classifier", [_connect(folder, "small"), _connect(folder, "fashion")]),
     ):
         async with AsyncModel(classifiers) as model:
             await model.fit(train)
@@ -138,7 +138,7 @@ async def _run(train: list[Picture], test: list[Picture], folder: Path) -> Demo:
 
 
 def _connect(folder: Path, model: str, more: str = "") -> Connected:
-    """One of the classifiers, from a description in the folder, so that the printed commands work on it."""
+    """Connect a classifier from a description in the folder, which the printed commands can use."""
     text = (ASSETS / "fashion.toml").read_text("utf-8").replace('"fashion.onnx"', json.dumps(f"{ASSETS / model}.onnx"))
     path = folder / f"{model}{'-scores' if more else ''}.toml"
     path.write_text(f"{more}{text}", "utf-8")
@@ -146,7 +146,7 @@ def _connect(folder: Path, model: str, more: str = "") -> Connected:
 
 
 async def _compare(train: list[Picture], test: list[Picture]) -> tuple[list[Outcome], Evaluation]:
-    """How full trust, constant trust, the paper's rotations and the jury fare, with nine or eleven queries each."""
+    """Evaluate the naive and constant baselines, the paper's rotations and the jury."""
     model = AsyncModel(str(ASSETS / "fashion.toml"))
     async with console.watched(model, len(train) + len(test), console.Output()):
         taught = _parted(await model.ask(train, views=_together(ROTATIONS)), ROTATIONS)
@@ -165,17 +165,17 @@ async def _compare(train: list[Picture], test: list[Picture]) -> tuple[list[Outc
 
 
 def _judged(calibrator: Calibrator, name: str, train: Collected, test: Collected) -> Outcome:
-    """How the calibrator, fitted on one half, fares on the other."""
+    """Evaluate a calibrator, fitted on one half, on the other."""
     return outcome(calibrator.fit(train.labelled()), test.labelled(), name)
 
 
 def _together(rotations: Sequence[str]) -> str:
-    """One panel of the general views and all draws of each rotation, so that a picture is opened once."""
+    """Combine the general views and all draws of each rotation in one panel, so that pictures are opened once."""
     return " ".join([str(GENERAL), *(f"{rotation}*{DRAWS}" for rotation in rotations)])
 
 
 def _parted(collected: Collected, rotations: Sequence[str]) -> dict[str, Collected]:
-    """The answers that were asked together: under the general views, and under each rotation by its name."""
+    """Split the answers of the combined panel: the general views, and each rotation by name."""
     starts = range(len(GENERAL), len(collected.panel), DRAWS)
     columns = {name: range(start, start + DRAWS) for name, start in zip(rotations, starts, strict=True)}
     return {name: collected.under(places) for name, places in {"": range(len(GENERAL)), **columns}.items()}
@@ -202,13 +202,13 @@ def _write_report(folder: Path, test: list[Picture], found: Evaluation, results:
 
 
 def costs_svg(situations: Sequence[Situation]) -> str:
-    """What 1,000 accepted pictures cost in each situation, as a figure."""
+    """Plot the cost of 1,000 accepted pictures in each situation."""
     bars = {situation.name: situation.cost for situation in situations if situation.cost is not None}
     return lt.plots.bars_svg(bars, title="What 1,000 accepted pictures cost", words="{:.2f}")
 
 
 def show(demo: Demo, as_json: bool) -> None:
-    """Print the tables, three pictures that are doubted and three that are trusted, and where the rest is."""
+    """Print the tables, the three least and most confident pictures, and the paths of the results."""
     if as_json:
         results = [result.model_dump() for result in demo.results]
         situations = [{**asdict(each), "cost": each.cost} for each in demo.situations]
@@ -227,10 +227,10 @@ def show(demo: Demo, as_json: bool) -> None:
 
 
 def _costs(situations: Sequence[Situation]) -> Table:
-    """The situations under the same guarantee, and what 1,000 accepted pictures cost."""
+    """A table of the situations under the same guarantee, with the cost of 1,000 accepted pictures."""
     prices = f"{PRICES['fashion']:g} a query, {PRICES['small']:g} of the cheap classifier"
     title = f"\nAccepting answers of which at most {100 * MAX_ERROR:.0f} % are wrong, at {prices}"
-    table = console.table(title, "what there is to ask", "queries", "accepted", "wrong", "1,000 accepted cost")
+    table = console.table(title, "situation", "queries", "accepted", "wrong", "1,000 accepted cost")
     for each in situations:
         wrong = "–" if each.wrong is None else f"{100 * each.wrong:.1f} %"
         cost = "–" if each.cost is None else f"{each.cost:.2f}"

@@ -1,4 +1,4 @@
-"""`looktwice fit` and `borrow`, and what commands that learn a profile say."""
+"""`looktwice fit` and `borrow`, and the common output of commands that fit a profile."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ from looktwice.model import (
 from looktwice.report import ReportInputs, write as write_report
 
 SEVERAL, MANY = 3, 0.2
-"""Pictures of one true label, and the share of all pictures, that a classifier hardly gets wrong every time."""
+"""The number of pictures of one label, and the share of all, that a classifier is unlikely to get wrong every time."""
 FIXED = (
     "Query these views, such as 'mirror zoom:1.15', and no others; by default a pilot finds out what is worth asking."
 )
@@ -154,7 +154,7 @@ def fit(
 def _dry_run(
     model: AsyncModel, labelled: Sequence[Picture], views: str, paper: str | None, draws: int, output: Output
 ) -> None:
-    """Say what `fit` would ask, stage by stage, and what all of it would cost."""
+    """Print the queries and cost of `fit`, by stage."""
     if paper:
         queries = search_queries(len(labelled), grid_of(paper), draws)
         price = model.typical_price()
@@ -172,12 +172,12 @@ def _dry_run(
 
 
 def settings_record(result: FitResult) -> dict[str, object]:
-    """The Brier score of each setting of the paper's search, where there was one."""
+    """The Brier score of each setting of the paper's search, if any."""
     return {"settings": {str(each.view): each.brier for each in result.settings}} if result.settings else {}
 
 
 def show_settings(result: FitResult) -> None:
-    """The same as a table."""
+    """Print the settings as a table."""
     if not result.settings:
         return
     best = min(setting.brier for setting in result.settings)
@@ -188,7 +188,7 @@ def show_settings(result: FitResult) -> None:
 
 
 def _add(model: AsyncModel, labelled: Sequence[Picture], out: Path, votes: Path | None, output: Output) -> None:
-    """Repair a profile with more labelled pictures; nothing is asked about those that it was fitted on."""
+    """Update a profile with more labelled pictures, without queries about those it was fitted on."""
     known = Profile.load(out)
     if output.dry_run:
         estimate(model, labelled, known.views(), output)
@@ -247,7 +247,7 @@ def borrow(
 
 
 def listener(votes: Path | None = None) -> tuple[list[Unscored], Callable[[Collected], None]]:
-    """Tells of answers before they teach and saves their votes; the list gets the pictures that have none."""
+    """A callback that reports answers before fitting and saves the votes; the list collects unscored pictures."""
     unscored: list[Unscored] = []
 
     def tell(collected: Collected) -> None:
@@ -272,7 +272,7 @@ def record(profile: Profile, out: Path) -> dict[str, object]:
 
 
 def show_profile(profile: Profile, out: Path, advice: list[str], pilot: int = 0) -> None:
-    """The figures of a new profile, advice, and where it is."""
+    """Print the results of a new profile, remarks, and its path."""
     if len(profile.frontier) > 1:
         show(frontier_table(profile))
     if profile.kind == "tags":
@@ -312,15 +312,15 @@ def frontier_table(profile: Profile) -> Table:
 
 
 def _named(sources: Sequence[str]) -> str:
-    """The sources of a point in few words: the first two, and how many more."""
+    """Summarise the sources of a point: the first two, and the number of others."""
     listed = ", then ".join(sources[:2])
     return f"{listed} and {len(sources) - 2} more" if len(sources) > 2 else listed
 
 
 def tell_mismatch(labelled: LabelledVotes) -> None:
-    """Name true labels that the classifier seems to call otherwise.
+    """Print true labels that the classifier seems to name differently.
 
-    A rare one may never be returned by chance; it counts where it has several pictures, or where many are like it.
+    A rare one may never be returned by chance; it counts if it has several pictures, or if there are many such labels.
     """
     sure = zip(labelled.words, labelled.doubtful(), strict=True)
     truths, returned = Counter(word for word, doubtful in sure if not doubtful), set(labelled.vocabulary)
@@ -333,13 +333,13 @@ def tell_mismatch(labelled: LabelledVotes) -> None:
 
 
 def tell_tags(collected: Collected) -> None:
-    """Name returned tags that are true of no picture, which are left out."""
+    """Print returned tags that apply to no picture, which are left out."""
     if sentence := left_out(collected):
         say(f"[yellow]Tags:[/yellow] {safe(sentence)}. If some mean the same, rename one: see docs/pictures.md")
 
 
 def tell_duplicates(collected: Collected) -> None:
-    """Say how many pictures are copies of others or almost so, and which copies have another truth."""
+    """Print the number of duplicates and near-duplicates, and those with different truths."""
     found = collected.distinct()
     if found.repeated:
         total = len(found.votes) + found.repeated

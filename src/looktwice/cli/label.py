@@ -88,9 +88,7 @@ def label(
             code="option-conflict",
         )
     if out is None and not pictures.is_dir():
-        raise DataError(
-            f"{str(pictures)!r} is no folder that labels could go to; name a file with --out", code="file-unwritable"
-        )
+        raise DataError(f"{str(pictures)!r} is not a folder for labels; name a file with --out", code="file-unwritable")
     panel, out = model.panel(views), out or pictures / "labels.csv"
     known = Labels(out, model.kind)
     command = ["looktwice", "fit", str(pictures), "-c", model.description, *_truths(out, pictures)]
@@ -113,7 +111,9 @@ def review(
     pictures: ScoredArgument = None,
     cost: Annotated[
         list[str] | None,
-        Help(help="Cost of missing a label, such as melanoma=20; others cost 1. The most costly doubts come first."),
+        Help(
+            help="Cost of missing a label, such as melanoma=20; others cost 1. The highest expected costs come first."
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -148,7 +148,7 @@ def review(
     known = Labels(out, "tags" if chosen else "label")
     say(f"Corrections of {len(shown)} verdicts are saved to {safe(str(out))} click by click.")
     session = LabellingSession(shown, list(shown), known, verdicts=doubtful, predictions=predictions, chosen=chosen)
-    serve(session, "Review verdicts", "evaluate the reviewed ones, which are no sample of all", command, place)
+    serve(session, "Review verdicts", "evaluate the reviewed ones, which are not a random sample", command, place)
 
 
 @serves
@@ -182,7 +182,7 @@ def audit(
 
 
 def _truths(out: Path, folder: Path) -> list[str]:
-    """The option that names the labels, where commands do not find them beside the pictures."""
+    """The option for the labels file, if it is not beside the pictures."""
     return ["--truths", str(out)] if out != folder / "labels.csv" else []
 
 
@@ -219,7 +219,7 @@ def _cost(text: str) -> tuple[str, float]:
 
 
 def check_server() -> None:
-    """Refuse to begin where the page cannot be served, before a file for labels is made."""
+    """Check that the page can be served before a labels file is created."""
     try:
         import looktwice.labelling.app  # noqa: F401
     except ModuleNotFoundError as error:
@@ -229,7 +229,7 @@ def check_server() -> None:
 
 
 def serve(session: LabellingSession, title: str, purpose: str, command: Sequence[str], place: Place) -> None:
-    """Serve the page until the process gets a signal, then print the command that follows, and what it is for."""
+    """Serve the page until a signal, then print the next command and its purpose."""
     from looktwice.labelling import app
 
     try:

@@ -97,7 +97,7 @@ def _amounts(days: Sequence[maintenance.DayCost], billed: bool) -> list[str]:
 
 
 def _shown(place: str) -> str:
-    """A place for people: of a database only that it is one, since an address may hold a password."""
+    """The location of a ledger for people; the address of a database is omitted, since it may contain a password."""
     return "postgresql://…" if "://" in place else place
 
 
@@ -150,7 +150,7 @@ def forget(
 
 @ledger.command()
 def backup(out: Annotated[Path, typer.Argument(help="Where to write the copy.")], place: PlaceOption) -> None:
-    """Copy a ledger as it is now, while others write; copying its file by hand may miss the last answers."""
+    """Copy a ledger while others may write; copying its file by hand may miss the last answers."""
     maintenance.backup(place, out)
     say(f"Backup: {safe(str(out))}")
 
@@ -173,7 +173,7 @@ def alarms(
 
 
 def _readable(pictures: Sequence[Picture]) -> list[Picture]:
-    """Those of the pictures that can be read; the others are named."""
+    """Open the readable pictures; print the others."""
     readable = []
     for picture in track(pictures, "pictures", console=ERR, transient=True, disable=not ERR.is_terminal):
         try:
@@ -185,5 +185,5 @@ def _readable(pictures: Sequence[Picture]) -> list[Picture]:
 
 
 def _digests(picture: Picture) -> list[str]:
-    """The ledger knows a picture by its file where it was scaled down, else by its pixels."""
+    """The digest of a picture in the ledger: of its file if it was scaled down, else of its pixels."""
     return [picture.image(size).digest for size in (WorkingSize(long=1), None)]

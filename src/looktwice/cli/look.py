@@ -67,22 +67,22 @@ from looktwice.model import (
 )
 
 UNFAMILIAR = "They are unlike the pictures that this profile was fitted on, so their confidence means nothing."
-"""What the end of a run says of unfamiliar pictures."""
+"""The remark on unfamiliar pictures after a run."""
 
 SELECTED = (
     "another profile left these pictures over (see {}), so they are not like the labelled ones and the guarantee does "
     "not hold for them; fit both classifiers together: looktwice fit -c ONE -c OTHER"
 )
-"""What a run says of pictures that another profile selected."""
+"""The remark on pictures that another profile did not accept."""
 LABEL_FIRST = 5
-"""Pictures of a changed stream that are named as those to label first."""
+"""The number of pictures suggested for labelling after an alarm."""
 
 DECISIONS = {"accept": "green", "review": "yellow"}
 
 
 @dataclass
 class Decided:
-    """What the verdicts of a run come to."""
+    """Counts of a run's verdicts."""
 
     verdicts: int = 0
     accepted: int = 0
@@ -93,7 +93,7 @@ class Decided:
     digests: set[str] = field(default_factory=set)
 
     def add(self, verdict: Verdict | Unscored) -> None:
-        """Count it."""
+        """Count a verdict."""
         self.unfamiliar += is_unfamiliar(verdict)
         if isinstance(verdict, Unscored):
             self.unscored[verdict.name] = verdict
@@ -155,10 +155,10 @@ def look(
 def _burst(
     model: AsyncModel, photos: Sequence[Picture], profile: Path, decide: DecisionOptions, output: Output
 ) -> NoReturn:
-    """Print the one verdict that several photos of one thing give."""
+    """Print the verdict on several photos of one object."""
     if decide != DecisionOptions():
         raise DataError(
-            "a burst is judged as a whole and nothing is guaranteed about it; leave out the decision options",
+            "guarantees do not apply to a burst; leave out the decision options",
             code="option-conflict",
         )
     if output.dry_run:
@@ -176,11 +176,11 @@ class Machines:
     """The options of `score` for several machines."""
 
     address: str | None = None
-    """A cluster that is there, `auto` for the one this machine belongs to; None for one on this machine alone."""
+    """The address of a cluster, or `auto` for this machine's own; None starts a local one."""
     workers: int | None = None
-    """As many as there are processors where None."""
+    """The number of workers; by default one per processor."""
     shard: int = 1000
-    """Pictures in one file of the result, about."""
+    """The approximate number of pictures per file of the result."""
     max_bad: str | None = None
     """How many pictures may be unreadable before the run stops: a number, or a share such as 1%."""
 
@@ -285,7 +285,7 @@ def score(
         print_json({"out": out, **unscored, **_summary(decided, monitor, selected)})
     tell_drift(monitor.stream, began, first, accepted)
     if causes & {Cause.BUDGET, Cause.STOPPED}:
-        say(f"Compared so far: {monitor.stream.seen:,}; verdicts after the run was cut off are no fair sample.")
+        say(f"Compared so far: {monitor.stream.seen:,}; verdicts after an interruption are not a random sample.")
     mend = "replace the bad files and " if causes == {Cause.UNREADABLE} else ""
     left = f"; not scored: {file.missing():,}; {mend}run the same command again to complete it"
     say(f"Verdicts: {out}{left if file.missing() else ''}")
@@ -296,7 +296,7 @@ def score(
 
 
 def _summary(decided: Decided, monitor: Monitor, selected: bool) -> dict[str, object]:
-    """What a run comes to, as JSON has it."""
+    """The result of a run for JSON."""
     began, first, accepted = changed(monitor)
     return {
         "accepted": decided.accepted,
@@ -312,7 +312,7 @@ def _summary(decided: Decided, monitor: Monitor, selected: bool) -> dict[str, ob
 
 
 def changed(monitor: Monitor) -> tuple[str | None, list[str], list[str]]:
-    """Where a change began, which pictures to label first, and what was accepted since, before it was noticed."""
+    """The start of a change, pictures to label first, and those accepted before the alarm."""
     since = monitor.changed()
     first = nsmallest(LABEL_FIRST, since, key=lambda seen: seen.familiarity)
     accepted = [seen.name for seen in since if seen.accepted]
@@ -322,9 +322,9 @@ def changed(monitor: Monitor) -> tuple[str | None, list[str], list[str]]:
 def _say_following(
     model: AsyncModel, profile: Path, folder: str, out: Path, decide: DecisionOptions, decided: Decided
 ) -> None:
-    """Tell how many verdicts are accepted and what each of them costs, or what could be; then how to go on.
+    """Print how many verdicts are (or could be) accepted and the cost of each, then the next commands.
 
-    Where the pictures have changed, labels alone tell how many verdicts are right, and nothing is guaranteed.
+    After a drift alarm, nothing is guaranteed, and only labels tell how many verdicts are right.
     """
     price = model.typical_price()
     if decided.held or model.monitor(decide).alarm:
@@ -349,16 +349,16 @@ def tell_unfamiliar(unfamiliar: int, pictures: int, false_alarms: float) -> None
 
 
 def tell_selected(out: Path, profile: str, digests: Set[str]) -> bool:
-    """Whether another profile left these pictures over, of which no guarantee holds then; that is said."""
+    """Warn if another profile did not accept exactly these pictures, for which no guarantee holds then."""
     if selecting := selected_by(out, profile, digests):
         say(f"[yellow]Warning (pictures-selected):[/yellow] {SELECTED.format(safe(str(selecting)))}")
     return selecting is not None
 
 
 def tell_drift(stream: Stream, began: str | None, first: Sequence[str] = (), accepted: Sequence[str] = ()) -> None:
-    """The last lines of a run: whether the pictures have changed, since which, and what to do about it.
+    """The last lines of a run: whether and when the pictures changed, and what to do.
 
-    `first` are those to label first; `accepted` were returned as accepted before the change was noticed.
+    `first` are those to label first; `accepted` were accepted before the alarm.
     """
     for line in stream.lines():
         say(f"[yellow]{line}[/yellow]" if stream.alarm else line)

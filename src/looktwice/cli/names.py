@@ -1,4 +1,4 @@
-"""`looktwice labels`: labels of classifiers that are written otherwise than the true ones."""
+"""`looktwice labels`: match labels of classifiers to true labels that are spelled differently."""
 
 from __future__ import annotations
 
@@ -55,9 +55,12 @@ def _show(name: str, found: LabelMap | None) -> None:
     if found is None:
         show(f"[bold]{safe(name)}[/bold]: no label of it is known yet; see again after a few answers.")
         return
-    show(f"[bold]{safe(name)}[/bold]: {len(found.same)} labels are true labels as they stand")
+    show(f"[bold]{safe(name)}[/bold]: {len(found.same)} labels equal true labels")
     for label, truth in found.names.items():
         show(f"  {safe(label)} means {safe(truth)}")
-    for what, left in (("labels that are no true label", found.unmatched), ("true labels never said", found.unsaid)):
+    for what, left in (
+        ("labels that match no true label", found.unmatched),
+        ("true labels never returned", found.unsaid),
+    ):
         if left:
             show(f"  [yellow]{what}:[/yellow] {safe(', '.join(left))}")

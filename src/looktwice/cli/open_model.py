@@ -1,4 +1,4 @@
-"""`looktwice noise` and `transfer`: what an open model teaches about a closed one."""
+"""`looktwice noise` and `transfer`: use an open model to calibrate a closed one."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def transfer(
     draws: Annotated[int, Help(help="Draws of each view per picture.", min=2)] = 10,
     open_take: Annotated[str | None, Help(help="Only some pictures for the open model, as a Python slice.")] = None,
 ) -> None:
-    """Calibrate a closed model with what an open model teaches.
+    """Calibrate a closed model with the help of an open one.
 
     [bold]Example[/bold]
 
@@ -153,7 +153,7 @@ def _measured(model: str, pictures: Sequence[Picture], views: str, draws: int, s
 
 
 def _noise_table(file: NoiseFile) -> Table:
-    """Var, KS and the rest, one view a row, the noise as it is above the centred one."""
+    """Var, KS and other figures, one view per row: the raw noise, then the centred one."""
     title = f"Noise of {file.pictures:,} pictures, {file.draws} draws each"
     shown = table(title, "view", "kept", "Var ↓", "KS ↓", "a", "skew", "F_n off", "Φ off")
     for item in file.noises:

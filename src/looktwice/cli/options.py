@@ -1,4 +1,4 @@
-"""The options that commands share: those of asking and deciding are made from `AskOptions` and `DecisionOptions`."""
+"""Shared options of commands, generated from `AskOptions` and `DecisionOptions`."""
 
 from __future__ import annotations
 
@@ -59,21 +59,21 @@ HELP = {
     "batch": "Use the chat vendor's batch interface: cheaper, answered within a day; stopping early takes two rounds.",
     "label_check": "Labelled pictures to query first, to stop if no label is among the true labels; 0 goes on "
     "regardless.",
-    "all": "Query everything about each picture, also where further answers would hardly matter.",
+    "all": "Query everything about each picture, even if further answers would have little effect.",
     "max_error": "Accept answers of which at most this share is wrong, such as 0.02, or unsafe=0.01 of those that say "
     "unsafe; the others need review. May be repeated.",
     "max_miss": "Accept at most this share of a class as something else: unsafe=0.02. May be repeated.",
     "level": "Certainty of these guarantees together.",
-    "accept": "Accept where that is guaranteed, or by the best estimate, which is not a guarantee.",
+    "accept": "Accept by a guarantee, or by the best estimate, which is not a guarantee.",
     "coverage": "Prediction sets: list labels that include the truth this often, such as 0.95. Not the share accepted.",
     "sets": "How a set is built: larger for doubtful pictures, with fewer labels, without randomness, or by one "
     "threshold.",
     "unfamiliar": "What to do with pictures unlike the labelled ones: treat them as any other, never accept them, or "
     "not query them.",
-    "false_alarms": "Share of familiar pictures that may be taken for unfamiliar ones.",
+    "false_alarms": "Share of familiar pictures that may be flagged as unfamiliar.",
     "on_drift": "Once the pictures have changed: hold all further verdicts for review, or accept as before.",
 }
-"""What help says of each field of the options."""
+"""The help text of each field."""
 
 ClassifierOption = Annotated[str, Help("--classifier", "-c", help=CLASSIFIER)]
 ClassifiersOption = Annotated[
@@ -115,7 +115,7 @@ Command = Callable[..., None]
 def gathers(
     name: str, make: Callable[..., object], parameters: Iterable[Parameter] = ()
 ) -> Callable[[Command], Command]:
-    """Adds parameters, by default those of `make`, to a command, which gets what it makes of them as `name`."""
+    """Decorator: adds parameters, by default those of `make`, to a command; it gets the result of `make` as `name`."""
     shared = list(parameters) or list(signature(make, eval_str=True).parameters.values())
 
     def decorate(command: Command) -> Command:
@@ -135,8 +135,7 @@ def gathers(
 
 
 def from_fields(options: type, option: Callable[..., object], without: Sequence[str] = ()) -> list[Parameter]:
-    """A parameter for each field of some options, with its type, default and bounds; what Python takes in several
-    types is a text here."""
+    """A parameter for each field of an options class, with its type, default and bounds; union types become strings."""
     hints, parameters = get_type_hints(options), []
     for field in fields(options):
         name, kind = field.name, hints[field.name]
@@ -152,13 +151,13 @@ def from_fields(options: type, option: Callable[..., object], without: Sequence[
 
 
 def _ask(context: typer.Context, **given: object) -> AskOptions:
-    """A budget with a plus sign is for this command and its output, and goes on where the same was interrupted."""
+    """The scope of a relative budget is this command and its output, so that a rerun continues it."""
     out = Path(str(context.params.get("out") or "")).absolute()
     return AskOptions(**given, scope=f"{context.info_name} {out}").or_project()  # type: ignore[arg-type]
 
 
 def shares_of(option: str, given: Sequence[str] | None) -> dict[str, float] | None:
-    """Shares by label: a number is one for all labels that are not named.
+    """Parse shares by label; a plain number is for all other labels.
 
     >>> shares_of("--max-error", ["0.05", "unsafe=0.01"])
     {'*': 0.05, 'unsafe': 0.01}
@@ -209,7 +208,7 @@ def _place(
 
 @dataclass(frozen=True)
 class Truths:
-    """Where the truths of labelled pictures are, and which of the pictures are taken."""
+    """The source of truths, and the selection of pictures."""
 
     file: Path | None
     column: str
@@ -256,7 +255,7 @@ labels = gathers("truths", _truths)
 
 
 def others(classifier: Sequence[str]) -> list[Connected] | None:
-    """The classifiers to ask in place of those that a profile names; None if the user named none."""
+    """The classifiers that replace those of a profile; None if the user gave none."""
     return named(classifier) if classifier else None
 
 
@@ -264,12 +263,12 @@ def others(classifier: Sequence[str]) -> list[Connected] | None:
 
 
 def find_pictures(paths: Sequence[Path], take: str | None = None) -> Sequence[Picture]:
-    """Pictures, wherever they are."""
+    """Open pictures from paths."""
     return sliced(find(paths), take)
 
 
 def sliced(pictures: Sequence[Picture], take: str | None) -> Sequence[Picture]:
-    """Some of the pictures, as a Python slice says."""
+    """Select pictures by a Python slice."""
     if take is None:
         return pictures
     try:
@@ -289,7 +288,7 @@ def check_outputs(
     votes: Path | None = None,
     report: Path | None = None,
 ) -> None:
-    """Refuse, before anything is asked, results that cannot be written, or would replace what the command reads."""
+    """Check, before any query, that results can be written and do not replace inputs."""
     from looktwice.report import ENDINGS
 
     for out, endings in ((profile, ()), (votes, VOTES), (report, ENDINGS)):
@@ -299,7 +298,7 @@ def check_outputs(
 
 
 def check_unread(out: Path, inputs: Sequence[Path | str | None]) -> None:
-    """Refuse to write a result over what the same command reads."""
+    """Raise an error if a result would replace an input."""
     for path in (Path(given) for given in inputs if given):
         if out.is_file() and path.is_file() and out.samefile(path):
             raise DataError(

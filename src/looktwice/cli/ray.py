@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from ray.data import Dataset
 
 ENOUGH = 1000
-"""Pictures after which a share of bad ones says something."""
+"""The fewest pictures for checking the share of bad ones."""
 TICK = 1.0
-"""Seconds between two looks at a run."""
+"""Seconds between polls of a run."""
 PATIENCE = 120.0
-"""Seconds that a stopped run waits for queries in flight; a worker that died meanwhile never reports them."""
+"""Seconds that a stopped run waits for queries in flight, which a dead worker never reports."""
 NO_LEDGER = (
     "a paid classifier, a budget or a ledger on several machines needs a PostgreSQL ledger that all of them can reach: "
     "start one (for example: docker run -d -p 5432:5432 -e POSTGRES_PASSWORD=... postgres:17) "
@@ -66,10 +66,10 @@ class Tally:
 
     pictures: int = 0
     before: int = 0
-    """Those of them that an earlier run had done."""
+    """Pictures done by an earlier run."""
     unscored: int = 0
     bad: int = 0
-    """Those of them that cannot be read."""
+    """Unreadable pictures."""
     unfamiliar: int = 0
     held: int = 0
     progress: Progress = field(default_factory=Progress)
@@ -81,7 +81,7 @@ class Tally:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def line(self) -> str:
-        """The tally for a person."""
+        """Format the counts."""
         new, asked = self.pictures - self.before, self.progress
         parts = [f"{self.pictures} pictures ({new / max(self.seconds, 1e-9):.0f}/s)", f"{asked.sent} queries"]
         parts += [f"{self.before} done before"] if self.before else []
@@ -94,7 +94,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class MaxBad:
-    """How many pictures may be unreadable: a number or a share; None is no limit."""
+    """The limit of unreadable pictures: a number or a share; None is no limit."""
 
     number: int | None = None
     share: float | None = None
@@ -115,7 +115,7 @@ class MaxBad:
         return limit
 
     def exceeded(self, tally: Tally, enough: int = ENOUGH) -> str | None:
-        """Why a run should stop, if it should; a share is looked at when there are enough pictures."""
+        """Why a run should stop, None if it should not; a share is checked once there are enough pictures."""
         many = self.number is not None and tally.bad > self.number
         share = self.share is not None and tally.pictures >= enough and tally.bad > self.share * tally.pictures
         if not many and not share:
@@ -135,7 +135,7 @@ def score(
     ask: AskOptions,
     output: Output,
 ) -> tuple[bool, int]:
-    """Write the verdicts of all pictures to a folder; whether all have one, and how many are held."""
+    """Write the verdicts of all pictures to a folder; returns whether all have one, and how many are held."""
     if take is not None:
         raise DataError(
             "--take is for one machine; name the pictures that you want scored on Ray", code="option-conflict"
@@ -154,7 +154,7 @@ def score(
     for path in paths:
         if f"{_whole(out)}/".startswith(f"{_whole(path)}/"):  # they would be taken for tables of pictures
             raise DataError(
-                f"the verdicts would lie among the pictures of {path}; name another folder", code="option-conflict"
+                f"the verdicts would be among the pictures of {path}; name another folder", code="option-conflict"
             )
     model = AsyncModel.load(profile_path, classifiers, options=ask)
     policy, max_bad = policy_of(model, decide), MaxBad.parse(machines.max_bad)
@@ -174,7 +174,7 @@ def score(
             run.follow(pictures, out, output.json_log)
     tally, complete = run.state.tally, not (interrupted or run.state.tally.unscored)
     if failure := run.failure(interrupted):
-        raise FleetError(f"{failure}; what is done is kept; run again to resume")
+        raise FleetError(f"{failure}; finished verdicts are kept; run again to resume")
     tell_unfamiliar(tally.unfamiliar, tally.pictures, policy.false_alarms)
     stream, began = run.state.stream, run.state.began
     if output.json:
@@ -195,7 +195,7 @@ def _whole(path: str) -> str:
 
 @dataclass(frozen=True)
 class Remote:
-    """A classifier as a worker connects it, and what all workers together may ask of it."""
+    """The description of a classifier for workers, with its limits over all workers."""
 
     description: str
     name: str
@@ -203,7 +203,7 @@ class Remote:
     limits: Limits
 
     def of_one(self, workers: int, shared: bool) -> Remote:
-        """The same for one of several workers; a rate is shared through the ledger, if there is one."""
+        """The share of one of several workers; a rate is shared through the ledger, if there is one."""
         limits, rate = self.limits, self.limits.per_second
         concurrency = 1 if limits.local else limits.concurrency // workers
         return replace(
@@ -230,15 +230,15 @@ class Job:
     profile: Profile = field(repr=False)
     classifiers: tuple[Remote, ...]
     ask: AskOptions
-    """How one worker asks. The ledger is a PostgreSQL database, or off for a free local classifier."""
+    """The options of one worker. The ledger is a PostgreSQL database, or off for a free local classifier."""
     decide: DecisionOptions
     folder: str
-    """The folder in which the command was given, where relative paths begin."""
+    """The working directory of the command, for relative paths."""
     workers: int = 1
     shard: int = 1000
 
     def mapped(self, pictures: Dataset, scorer: type[Scorer], *more: object) -> Dataset:
-        """The dataset after its pictures went through workers, each with a processor of its own."""
+        """Map the dataset through workers, each with its own processor."""
         return pictures.map_batches(
             scorer,
             fn_constructor_args=(self, *more),
@@ -249,7 +249,7 @@ class Job:
 
 
 def _job(model: AsyncModel, decide: DecisionOptions) -> Job:
-    """The job, with a budget that all workers share; the ledger is opened here first, where a failure is one line."""
+    """Create the job, with a budget shared by all workers; the ledger is opened here first, to fail early."""
     remotes = tuple(
         Remote(one.description, one.name, dict(one.rename), model.options.of(one).limits(one.classifier))
         for one in model.connected
@@ -264,7 +264,7 @@ def _job(model: AsyncModel, decide: DecisionOptions) -> Job:
 
 
 def shared_ledger(limits: Sequence[Limits], ask: AskOptions) -> str | None:
-    """The address of the ledger that all workers use; None if every classifier is local, free and needs none."""
+    """The address of the shared ledger; None if every classifier is local and free."""
     ledger = None if ask.ledger == OFF else ask.ledger
     if all(each.local for each in limits) and ledger is None and not ask.is_limited():
         return None
@@ -274,9 +274,9 @@ def shared_ledger(limits: Sequence[Limits], ask: AskOptions) -> str | None:
 
 
 def crew(job: Job, cpus: int, machines: Machines) -> Job:
-    """The job with its workers, who together make no more calls at a time than each classifier allows.
+    """Divide the concurrency of each classifier among the workers.
 
-    Each worker has one processor, and so has a model that runs in it.
+    Each worker has one processor, also for a local model.
     """
     workers = machines.workers or cpus
     if workers > cpus:
@@ -294,7 +294,7 @@ def crew(job: Job, cpus: int, machines: Machines) -> Job:
 
 
 class Estimator(Scorer):
-    """Estimates what a batch would ask, and asks nothing."""
+    """Estimates the queries of a batch, without sending any."""
 
     def __init__(self, job: Job) -> None:
         if Path(job.folder).is_dir():  # not every machine need have it
@@ -309,7 +309,7 @@ class Estimator(Scorer):
 
 
 class Worker(Estimator):
-    """Scores batches, reports to the board, and closes its model when the board says stop."""
+    """Scores batches, reports to the board, and closes its model when the board stops the run."""
 
     def __init__(self, job: Job, board: ActorHandle[Board]) -> None:
         import ray
@@ -346,7 +346,7 @@ class Worker(Estimator):
         return self.table(batch, verdicts)
 
     def _stop(self) -> None:
-        """Wait until the run is stopped, then send nothing more; what is in flight is waited for."""
+        """Wait until the run is stopped, then send nothing more; queries in flight are awaited."""
         import ray
 
         ray.get(self._board.stopped.remote())
@@ -359,20 +359,20 @@ class Worker(Estimator):
 
 @dataclass
 class State:
-    """Where a run stands."""
+    """The state of a run."""
 
     tally: Tally
     stream: Stream
     began: str | None = None
-    """The first picture of the batch in which they began to differ from the profile's, in the order of the verdicts."""
+    """The first picture of the batch in which drift began, in the order of the verdicts."""
     reason: str | None = None
-    """Why the run is being stopped."""
+    """Why the run is stopped; None while running."""
     working: int = 0
-    """Workers that may have queries in flight."""
+    """The number of workers that may have queries in flight."""
 
 
 class Board:
-    """An actor that counts what the workers have done, and through which they are stopped."""
+    """An actor that counts the workers' results and stops them."""
 
     def __init__(self, tally: Tally, stream: Stream, max_bad: MaxBad) -> None:
         self._state, self._max_bad = State(tally, stream), max_bad
@@ -385,7 +385,7 @@ class Board:
         self._workers.add(who)
 
     async def leave(self, who: str) -> None:
-        """A stopped worker has nothing in flight any more."""
+        """Count a stopped worker without queries in flight."""
         self._workers.discard(who)
 
     async def add(self, share: Tally, observations: Sequence[Observation], first: str) -> None:
@@ -400,7 +400,7 @@ class Board:
             await self.stop(reason)
 
     async def stop(self, reason: str) -> None:
-        """Have the workers send nothing more; the first reason stays."""
+        """Stop the workers; the first reason is kept."""
         self._state.reason = self._state.reason or reason
         self._stopped.set()
 
@@ -409,7 +409,7 @@ class Board:
         await self._stopped.wait()
 
     async def state(self) -> State:
-        """Where the run stands now."""
+        """The current state."""
         return replace(self._state, working=len(self._workers))
 
 
@@ -417,7 +417,7 @@ class Board:
 
 
 class Run:
-    """Scores a dataset into a folder, and follows how that goes."""
+    """Scores a dataset into a folder, and follows the progress."""
 
     def __init__(self, job: Job, stream: Stream, max_bad: MaxBad, tally: Tally) -> None:
         import ray
@@ -429,7 +429,7 @@ class Run:
         self._error: Exception | None = None
 
     def stop(self, reason: str) -> None:
-        """Have no more queries sent from about now on; what is in flight is waited for."""
+        """Stop sending queries soon; those in flight are awaited."""
         self._reason = self._reason or reason
 
     def failure(self, interrupted: Sequence[str]) -> str | None:
@@ -472,7 +472,7 @@ class Run:
 
 @contextmanager
 def _interruptible(run: Run) -> Iterator[list[str]]:
-    """A signal once stops the run gently, twice at once; the list then says why."""
+    """The first signal stops the run gracefully, the second at once; the list receives the reason."""
     reasons: list[str] = []
 
     def halt(reason: str) -> None:
@@ -488,7 +488,7 @@ def _interruptible(run: Run) -> Iterator[list[str]]:
 
 
 def _estimated(estimates: Dataset, model: AsyncModel, as_json: bool) -> None:
-    """Add up what the batches would ask, and show it; a picture that is in two of them counts twice."""
+    """Sum the estimates of the batches, and print the total; a picture in two batches counts twice."""
     total = Estimate(0, 0, 0, 0, 0, 0, None)
     for row in estimates.iter_rows():
         total += Estimate(**json.loads(row["estimate"]))

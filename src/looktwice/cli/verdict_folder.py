@@ -1,4 +1,4 @@
-"""A folder of verdicts, here or in a bucket: Parquet files, and a header that says what they are verdicts of."""
+"""A folder of verdicts, local or in a bucket: Parquet files, and a header that identifies profile and options."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ HEADER = "_looktwice.json"
 
 
 class VerdictFolder:
-    """The folder into which a run on Ray writes, and from which another goes on."""
+    """The output folder of a run on Ray, from which another can resume."""
 
     def __init__(self, folder: str) -> None:
         self._files, self._folder = filesystem(folder.rstrip("/"))
         self._shown = shown(folder)
 
     def begin(self, header: dict[str, object]) -> None:
-        """Make the folder, or go on in one with the same header."""
+        """Create the folder, or resume one with the same header."""
         text = json.dumps(header, sort_keys=True).encode()
         with self._writing():
             self._files.create_dir(self._folder, recursive=True)
@@ -42,9 +42,9 @@ class VerdictFolder:
             )
 
     def done(self, sources: set[str], tidy: bool) -> set[str]:
-        """The names of pictures that have a verdict and whose files are still as they were.
+        """The names of unchanged pictures with a verdict.
 
-        If `tidy`, all other rows are removed, and files that a killed run left unfinished.
+        With `tidy`, all other rows and unfinished files of a killed run are removed.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -79,7 +79,7 @@ class VerdictFolder:
 
     @contextmanager
     def _atomic(self, name: str) -> Iterator[IO[bytes]]:
-        """A file that appears under its name when it is complete; readers pass over names that begin with a dot."""
+        """Write a file atomically; readers skip names that begin with a dot."""
         part = f"{self._folder}/.{name}.{uuid4().hex}"
         with self._files.open_output_stream(part) as file:
             yield file

@@ -145,7 +145,7 @@ class Guarantees:
         if self.covered is not None and self.listed is not None:
             named = f"{100 * self.listed:.1f} % by its name, with {self.options:.2f} labels on average"
             found.append(
-                f"Sets: {100 * self.covered:.1f} % hold the truth, {named}; with all classes that any other label "
+                f"Sets: {100 * self.covered:.1f} % contain the truth, {named}; with all classes that any other label "
                 f"stands for, {self.classes:.1f}."
             )
             shown = [part for part in self.bins if part.pictures >= LEAST_IN_BIN]

@@ -152,14 +152,14 @@ def check_learnable(collected: Collected, pictures: int, on_collected: OnCollect
     """
     if left := [item.name for item in collected.unscored if item.cause is Cause.STOPPED]:
         raise UnscoredError(
-            f"nothing was learned because the run was stopped with {pictures - len(collected.votes):,} of "
+            f"no profile was fitted because the run was stopped with {pictures - len(collected.votes):,} of "
             f"{pictures:,} pictures left, such as {left[0]}; do the same again to resume"
         )
     on_collected(collected)
     if (answered := len(collected.labelled())) < LEAST:
         raise UnscoredError(
-            f"nothing was learned: {answered} of {pictures:,} pictures have all their answers, and it takes "
-            f"{LEAST}; mend what kept the others from being scored and do the same again, stored answers cost nothing"
+            f"no profile was fitted: {answered} of {pictures:,} pictures have all their answers, and it takes "
+            f"{LEAST}; fix why the others were not scored and repeat; stored answers cost nothing"
         )
     return collected
 

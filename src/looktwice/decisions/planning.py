@@ -190,8 +190,8 @@ def remarks(needs: Sequence[Need], answers: Answers, level: float = 0.95) -> lis
         if less.labels > more.labels:
             fewer, others = (f"{100 * need.accepted:.0f} %" for need in (less, more))
             found.append(
-                f"Accepting {fewer} takes more labels than {others}: only labelled pictures that would be accepted "
-                f"count as evidence, {fewer} of them, and the surest are hardly more often right "
+                f"Accepting {fewer} needs more labels than {others}: only labelled pictures that would be accepted "
+                f"count as evidence, {fewer} of them, and the most confident ones are not much more often right "
                 f"({100 * less.error:.2f} % wrong, {100 * more.error:.2f} % among {others})."
             )
     labels = f"The {len(answers.confidence):,} labelled pictures so far"

@@ -452,7 +452,7 @@ class DecisionOptions:
     def _of_tags(self, profile: Profile) -> TagPolicy:
         if self.coverage is not None:
             raise ProfileError(
-                "coverage is for answers of one label, and this profile is of tags; leave it out",
+                "coverage is for single labels, and this profile is for tags; leave it out",
                 code="option-conflict",
             )
         policy = TagPolicy.usual(profile).treating(self.unfamiliar, self.false_alarms)

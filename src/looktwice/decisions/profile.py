@@ -193,7 +193,7 @@ class HeldOut(_Part):
         """The conformal predictor at this coverage."""
         if not (self.true_probability if kind == "lac" else self.through and self.rank):
             raise ProfileError(
-                f"this profile holds nothing that {kind} sets of labels could rest on; fit again",
+                f"this profile lacks the data for {kind} sets of labels could rest on; fit again",
                 code="profile-incomplete",
             )
         own = np.array(self.true_probability)
@@ -229,9 +229,7 @@ class Adaptive(_Part):
         calibrator = calibrators.restore(self.calibrator)
         views = len(self.views())
         if not isinstance(calibrator, AdaptiveJury) or {len(calibrator.juries) - 1, len(self.enough)} != {views}:
-            raise DataError(
-                "its part about stopping early does not hold together; fit again", code="calibrator-malformed"
-            )
+            raise DataError("its parameters of early stopping are inconsistent; fit again", code="calibrator-malformed")
         if self.first > views:
             raise DataError(
                 f"it always asks {self.first} views of a panel that has {views}; fit again", code="calibrator-malformed"
@@ -512,7 +510,7 @@ class Profile(_Part):
         """Raise an error if scores are to be ignored that the profile uses."""
         if scores == "ignore" and self.evidence == "scores":
             raise ProfileError(
-                "this profile rests on the classifier's scores; leave out --scores ignore, or fit again with it: it "
+                "this profile uses the classifier's scores; leave out --scores ignore, or fit again with it: it "
                 "costs no query, the answers are in the ledger",
                 code="profile-mismatch",
             )
@@ -586,7 +584,7 @@ def _try_tags(profile: Profile) -> None:
             f"its calibrator cannot be used ({type(error).__name__}); fit again", code="calibrator-malformed"
         ) from None
     if jury.tags != profile.vocabulary or not ((numbers >= 0) & (numbers <= 1)).all():
-        raise DataError("its calibrator of tags does not hold together; fit again", code="calibrator-malformed")
+        raise DataError("its calibrator of tags is inconsistent; fit again", code="calibrator-malformed")
 
 
 def tag_votes(votes: Votes, profile: Profile) -> TagVotes:
@@ -613,5 +611,5 @@ def _try(calibrator: base.Calibrator, panel: Panel, classes: int) -> None:
         ) from None
     if not ((numbers >= 0) & (numbers <= 1)).all():
         raise DataError(
-            "its calibrator gives confidences that are no probabilities; fit again", code="calibrator-malformed"
+            "its calibrator returns confidences that are not probabilities; fit again", code="calibrator-malformed"
         )

@@ -140,9 +140,11 @@ class Stream:
         if self.shift is None:
             return ExpectedAccuracy(reason="the profile cannot tell whether the pictures are like the labelled ones")
         if self.shift.alarm:
-            return ExpectedAccuracy(reason="these pictures are of another kind than the labelled ones; label some")
+            return ExpectedAccuracy(reason="these pictures differ from the labelled ones; label some")
         if self.alarm:
-            return ExpectedAccuracy(reason="answers alone cannot tell whether only harder pictures came; label some")
+            return ExpectedAccuracy(
+                reason="answers alone cannot show whether the pictures are merely harder; label some"
+            )
         if not self.seen or (known[weight > 0] < LEAST_IN_BIN).any():
             return ExpectedAccuracy(reason="too few answers like these were checked")
         parts = [(correct - sure)[group == each] for each in range(BINS)]
@@ -161,7 +163,7 @@ class Stream:
             evidence = (
                 f"none seen in {self.seen:,} picture{'s' * (self.seen != 1)}"
                 if tests
-                else "unknown, because the profile holds too little to compare with"
+                else "unknown, because the profile has too few pictures to compare with"
             )
             expected = self.expected()
             return [f"Drift: {evidence}.", *([] if expected.accuracy is None else [expected.sentence()])]

@@ -32,7 +32,7 @@ MOST_AHEAD = 0.5
 IN_A_BATCH = Failure(
     Cause.STOPPED, "the query is in a batch whose results are not here; run with --batch to fetch them"
 )
-ABANDONED = Failure(Cause.STOPPED, "nobody waits for the query any more")
+ABANDONED = Failure(Cause.STOPPED, "the query was cancelled")
 
 
 FREE = Claim(Entry(b"", "", "", 0, 0), 0, 0, 0, 0.0)
@@ -176,7 +176,7 @@ class Runner:
                 return claim
             if isinstance(claim, Wait):  # another process has it in flight
                 if time.monotonic() - waited_since > self.settings.retry.longest_wait:
-                    return Failure(Cause.STOPPED, "another process has had the query in flight for too long; run again")
+                    return Failure(Cause.STOPPED, "another process has the query in flight for too long; run again")
                 await self.pause(wait)
                 wait = min(LATEST, 2 * wait)
                 continue

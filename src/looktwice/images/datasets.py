@@ -1,7 +1,7 @@
-"""The public test sets of the paper, in the layouts in which their authors give them out.
+"""The public test sets of the paper, in their official layouts.
 
 CIFAR-10 and CIFAR-100 come as Python pickles or as binary records, ILSVRC2012 as a folder of validation photos.
-A pickle is a program; these may build arrays, and call nothing else.
+Unpickling runs code, so only the construction of arrays is allowed.
 """
 
 import csv
@@ -102,7 +102,7 @@ _WANTED = (
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where the test pictures and the class names lie."""
+    """The files of the test pictures and the class names."""
 
     folder: str
     test: str
@@ -132,7 +132,7 @@ class _Layout:
         with _decoding(path):
             flat, size = np.fromfile(path, np.uint8), self.head + 3072
         if not flat.size or flat.size % size:
-            what = f"{shown(str(path))}: {flat.size:,} bytes are no whole number of records of {size}"
+            what = f"{shown(str(path))}: {flat.size:,} bytes are not a multiple of the record size {size}"
             raise DataError(f"{what}; download it again from {CIFAR_HOME}", code="file-malformed")
         rows = flat.reshape(-1, size)
         return rows[:, self.head :], rows[:, self.head - 1]
@@ -166,7 +166,7 @@ def _are(values: object, kind: type[T], count: int | None = None) -> TypeGuard[l
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads a pickle that builds arrays and calls nothing else."""
+    """An unpickler that only constructs arrays."""
 
     known = frozenset({("multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")})
 
@@ -311,7 +311,7 @@ def _devkit_truths(place: Path) -> dict[int | None, str]:
 
 @contextmanager
 def _decoding(path: Path) -> Iterator[None]:
-    """Turns whatever a missing or damaged file raises into one line that names it."""
+    """Converts errors of a missing or damaged file to one line with its name."""
     try:
         yield
     except DataError:

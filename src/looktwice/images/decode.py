@@ -1,4 +1,4 @@
-"""Bytes that nobody vouches for → images: checked, decoded, turned upright, brought to 8-bit RGB."""
+"""Decode untrusted bytes: validate, decode, rotate upright, convert to 8-bit RGB."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ MAX_BYTES = 512 * 2**20
 """Size of the largest file that is read."""
 
 IN_ROWS = 4
-"""How many times the limit of pixels a JPEG may have that is decoded row by row, at a reduced scale."""
+"""The factor by which a JPEG may exceed the pixel limit if it is decoded row by row, at a reduced scale."""
 
 BYTES_A_PIXEL = 7
-"""What a picture takes while it is decoded: Pillow's four bytes per pixel, and three of the array."""
+"""Bytes per pixel while decoding: Pillow's four, and three of the array."""
 TOGETHER = 256 * 2**20
-"""Bytes that all pictures together take while they are decoded, unless one alone takes more."""
+"""The most bytes for all pictures being decoded, unless one alone needs more."""
 
 MOST_SCANS = 100
-"""Scans of a JPEG; programs write about ten."""
+"""The most scans of a JPEG; programs write about ten."""
 
 _JPEG = b"\xff\xd8\xff"
 _STILLS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1", b"avif", b"avis")
@@ -47,9 +47,9 @@ _READ = "JPEG, PNG, WebP, HEIC, AVIF, BMP, TIFF or GIF"
 
 
 def decode(data: bytes, name: str, max_pixels: int = MAX_PIXELS, size: WorkingSize | None = None) -> Image:
-    """The picture in `data`, upright and in RGB, scaled down to a working size where it is larger.
+    """Decode `data` upright, in RGB, scaled down to a working size if larger.
 
-    `name` only tells the reader of an error which one it was.
+    `name` is used in error messages only.
     """
     try:
         picture, exif = _opened(data, max_pixels)
@@ -73,7 +73,7 @@ def decode(data: bytes, name: str, max_pixels: int = MAX_PIXELS, size: WorkingSi
 
 
 def load(path: Path, max_pixels: int = MAX_PIXELS, size: WorkingSize | None = None) -> Image:
-    """The picture in a file, upright and in RGB, scaled down to a working size where it is larger."""
+    """Decode a file upright, in RGB, scaled down to a working size if larger."""
     try:
         data = _read(path)
     except OSError as fault:
@@ -104,7 +104,7 @@ class MemoryLimit:
 
     @contextmanager
     def reserve(self, wanted: int) -> Iterator[None]:
-        """Holds `wanted` bytes while a picture is decoded."""
+        """Reserves `wanted` bytes while a picture is decoded."""
         with self._changed:
             self._changed.wait_for(lambda: not self._taken or self._taken + wanted <= self._most)
             self._taken += wanted
@@ -141,7 +141,7 @@ def _check_size(size: tuple[int, int], max_pixels: int) -> None:
 
 
 def _opened(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
-    """A Pillow image of which only the header is read, and its EXIF block (empty if there is none)."""
+    """Open a Pillow image, reading only the header; returns it with its EXIF block (possibly empty)."""
     if not data:
         raise ImageError("the file is empty; replace it")
     if data.startswith(_JPEG):
@@ -167,7 +167,7 @@ def _jpeg(data: bytes) -> tuple[ImageFile, bytes]:
 
 
 def _draft(picture: JpegImageFile, data: bytes, target: tuple[int, int], max_pixels: int) -> None:
-    """Have a JPEG decoded at 1/2, 1/4 or 1/8 of its size, where that stays above the target.
+    """Decode a JPEG at 1/2, 1/4 or 1/8 of its size if that stays above the target.
 
     One whose first scan holds all components is decoded row by row, so that it may have more pixels than are kept;
     of any other all coefficients are in memory before the first row is written, at whatever scale.
@@ -181,12 +181,12 @@ def _draft(picture: JpegImageFile, data: bytes, target: tuple[int, int], max_pix
 
 
 _MARKER = re.compile(rb"\xff+([^\x00\xff\xd0-\xd7])")
-"""A marker of a JPEG that is no part of compressed pixels."""
+"""A JPEG marker outside compressed pixels."""
 _ALONE, _END, _SCAN = (0x01, 0xD8), 0xD9, 0xDA
 
 
 def _check_scans(data: bytes) -> None:
-    """Refuse a JPEG of many scans: each is a pass over all pixels, and an empty one has a few bytes."""
+    """Reject a JPEG with many scans: each is a pass over all pixels, even one of a few bytes."""
     if data.count(b"\xff\xda") <= MOST_SCANS:  # which is quick, and enough for nearly every file
         return
     at, scans = 2, 0
@@ -202,11 +202,11 @@ def _check_scans(data: bytes) -> None:
 
 
 _JPEG_METADATA = {b"Exif\0\0": b"\xff\xe1", b"ICC_PROFILE\0": b"\xff\xe2", b"Photoshop 3.0\0": b"\xff\xed"}
-"""Names of the segments that Pillow parses while it opens a JPEG, and their markers."""
+"""The markers and names of the segments that Pillow parses while opening a JPEG."""
 
 
 def _metadata_renamed(data: bytes) -> bytes:
-    """The JPEG with the other case in the first letter of these names, so that Pillow keeps but does not parse them.
+    """Change the case of the first letter of these names, so that Pillow does not parse the segments.
 
     The two bytes of a marker cannot occur inside compressed pixels.
     """
@@ -348,7 +348,7 @@ _TIFF_LIMITS = {
     # lists: bits, places and lengths of strips and tiles, colour map, extra channels, JPEG tables, YCbCr
     **dict.fromkeys((258, 273, 279, 320, 324, 325, 338, 339, 347, 529, 530, 532), 200_000),
 }
-"""How many values each tag that matters for pixels may have; other tags are dropped."""
+"""The most values of each tag that affects pixels; other tags are dropped."""
 
 _TIFF_WIDTHS = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}
 """Bytes of one value, by type."""
@@ -356,7 +356,7 @@ _TIFF_WIDTHS = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11:
 
 @dataclass(frozen=True, slots=True)
 class _Directory:
-    """The first directory of a TIFF or EXIF block: how its numbers are written, where it lies, how long it is."""
+    """The first directory of a TIFF or EXIF block: byte order, offset and length."""
 
     order: Literal["little", "big"]
     number: struct.Struct
@@ -376,7 +376,7 @@ class _Directory:
         return cls("little" if sign == "<" else "big", counts, places, entry, start, length)
 
     def entries(self, block: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-        """Tag, type, number of values, and the values themselves or where they lie."""
+        """Tag, type, number of values, and the values or their offset."""
         first = self.start + self.number.size
         for number in range(self.length):
             yield self.entry.unpack_from(block, first + number * self.entry.size)
@@ -420,7 +420,7 @@ def _tiff_essential(data: bytes) -> bytes:
 
 
 def _orientation(exif: bytes) -> int:
-    """How the camera was held, 1 (upright) to 8; 1 where the block does not say or is damaged."""
+    """The EXIF orientation, 1 (upright) to 8; 1 if missing or invalid."""
     block = exif.removeprefix(b"Exif\0\0")
     try:
         directory = _Directory.parse(block)

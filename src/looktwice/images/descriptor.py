@@ -1,4 +1,4 @@
-"""A few dozen numbers that say what kind of picture it is, whatever it shows: size, colours, light, detail."""
+"""The descriptor of a picture: a few dozen numbers on size, colours, light and detail, independent of content."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Floats = NDArray[np.float64]
 Pixels = NDArray[np.uint8]
 
 LARGEST = 256
-"""Pixels of a side up to which all are looked at; of more, colours are sampled, and detail is that of the middle."""
+"""Sides up to this number of pixels are used in full; beyond, colours are sampled and detail is that of the centre."""
 GRID, TINTS = 4, 2
 """Cells along each side of the tiny grey copy, and of the tiny copies of the two colour channels."""
 BANDS = 4
@@ -49,12 +49,12 @@ NAMES = (
     "noise",
     "blocks",
 )
-"""What each number of a descriptor is; all are shares, or logarithms to base 2."""
+"""The names of the numbers; all are shares, or logarithms to base 2."""
 PLACES = {name: place for place, name in enumerate(NAMES)}
 
 
 def descriptor(pixels: Pixels, original_size: tuple[int, int] | None = None) -> Floats:
-    """(len(NAMES),): what kind of picture this is; `pixels` are height × width × RGB.
+    """(len(NAMES),): the descriptor of `pixels`, height × width × RGB.
 
     `original_size` is the height and width of the larger picture that the pixels are scaled down from, if they are.
 
@@ -87,7 +87,7 @@ def _colours(pixels: Pixels) -> list[float]:
 
 
 def _light(grey: Pixels) -> list[float]:
-    """How dark and bright it is, and how evenly it uses the levels."""
+    """Brightness, and the distribution of grey levels."""
     import cv2
 
     shares = np.asarray(cv2.calcHist([grey], [0], None, [256], [0, 256]), np.float64).ravel() / grey.size
@@ -100,7 +100,7 @@ def _light(grey: Pixels) -> list[float]:
 
 
 def _thumbnail(pixels: Pixels) -> list[float]:
-    """Where it is light, and which colours are where."""
+    """The layout of light and colours."""
     import cv2
 
     small = cv2.resize(pixels, (16, 16), interpolation=cv2.INTER_AREA)
@@ -123,7 +123,7 @@ def _detail(grey: Pixels) -> list[float]:
     # nothing.
     noise = cv2.norm(cv2.Sobel(grey, cv2.CV_16S, 2, 2, ksize=3), cv2.NORM_L1) / grey.size
     steps = [*_steps(grey), *_steps(cast(Pixels, cv2.transpose(grey)))]
-    # On a scale on which twice as much is always as far, except near nothing.
+    # On a logarithmic scale, except near zero.
     octaves = np.log2(np.array([*bands, noise, *steps]) + 1 / 8).tolist()
     *energy, noisy, along, inner, outer, upright, within, between = octaves
     blocks = (outer - inner + (between - within)) / 2
@@ -141,7 +141,7 @@ def _deviation(one: Pixels, other: Pixels) -> float:
 
 
 def _steps(grey: Pixels) -> tuple[float, float, float]:
-    """How much a column differs from the next, in grey levels: anywhere, within JPEG's blocks, and between them."""
+    """The mean difference of adjacent columns in grey levels: overall, within JPEG blocks, and between them."""
     import cv2
 
     if grey.shape[1] < 2:

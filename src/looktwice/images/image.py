@@ -1,4 +1,4 @@
-"""Pixels with a digest that names them, their encodings, and small copies of them for pages."""
+"""Images: pixels with a digest, encodings and thumbnails."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from looktwice.errors import DataError, ImageError, shown
 
 MAX_PIXELS = 64_000_000
-"""Width times height that is decoded unless the caller says otherwise."""
+"""The default limit of pixels that are decoded."""
 SMALL = 64
-"""Pixels of the longer side up to which a thumbnail stays lossless, since its single pixels may be seen."""
+"""The longer side in pixels up to which a thumbnail is lossless, since single pixels may be visible."""
 QUALITY = 82
 """JPEG quality of other thumbnails."""
 
 
 @dataclass(frozen=True)
 class WorkingSize:
-    """How large a picture a classifier can use; a larger one is scaled down once, before its views are drawn."""
+    """The largest size that a classifier can use; larger pictures are scaled down once, before views are drawn."""
 
     long: int | None = None
     """Pixels of the longer side, at most."""
@@ -48,7 +48,7 @@ class WorkingSize:
 
 
 PHOTO = WorkingSize(long=1024, spared=2_000_000)
-"""The working size where a classifier says nothing of its own."""
+"""The default working size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,8 @@ class Image:
 
     @classmethod
     def of(cls, pixels: NDArray[np.uint8]) -> Image:
-        """The image of a uint8 array: H x W or H x W x 1 (grey), H x W x 3 (RGB), H x W x 4 (RGBA, put on white).
+        """Create an image from a uint8 array: H x W or H x W x 1 (grey), H x W x 3 (RGB), H x W x 4 (RGBA, put on
+        white).
 
         An RGB array that is already read-only and contiguous is shared; anything else is copied.
         """
@@ -90,7 +91,7 @@ class Image:
 
     @property
     def scaling(self) -> str:
-        """How the pixels came from a larger picture, such as `area 512x384`; empty if they are all that it has."""
+        """How the pixels were scaled from a larger picture, such as `area 512x384`; empty if they were not."""
         height, width, _ = self.pixels.shape
         return f"area {width}x{height}" if self.original_size else ""
 
@@ -109,7 +110,7 @@ class Image:
         return known
 
     def thumbnail(self) -> bytes:
-        """8 × 8 grey levels, which hardly change when the picture is saved again or scaled."""
+        """8 × 8 grey levels, which barely change when the picture is recompressed or scaled."""
         import cv2
 
         grey = cv2.cvtColor(self.pixels, cv2.COLOR_RGB2GRAY)
@@ -144,7 +145,7 @@ def file_digest(data: bytes) -> str:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns what goes wrong while a file or folder is read into one line that names it."""
+    """Converts errors of reading a file or folder to one line with its name."""
     try:
         yield
     except OSError as fault:
@@ -212,7 +213,7 @@ def shrunk(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
 
 
 def data_url(pixels: NDArray[np.uint8]) -> str:
-    """A picture as an address that holds it: PNG if it is small, JPEG otherwise."""
+    """A picture as a data URL: PNG if small, JPEG otherwise."""
     small = max(pixels.shape[:2]) <= SMALL
     data = encode_png(pixels) if small else encode_jpeg(pixels, QUALITY)
     return f"data:image/{'png' if small else 'jpeg'};base64,{base64.b64encode(data).decode()}"

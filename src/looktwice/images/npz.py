@@ -1,6 +1,6 @@
-"""Arrays in `.npz` files, which anybody may have written: what a header claims is checked before memory is taken.
+"""Read untrusted `.npz` files: headers are checked before memory is allocated.
 
-An array that is not compressed, as `numpy.savez` writes it, is read picture by picture and never held as a whole.
+An uncompressed array, as written by `numpy.savez`, is read picture by picture.
 """
 
 import math
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from looktwice.errors import DataError, shown
 
 MOST_BYTES = 2**32
-"""The largest array that is unpacked into memory."""
+"""The largest array that is decompressed into memory."""
 SLICE = 1 << 20
-"""Bytes that are unpacked at a time."""
+"""Bytes decompressed at once."""
 LOCAL_HEADER = struct.Struct("<26xHH")
 """The fixed part of a member's header in a zip file; it ends with the lengths of the name and of what follows it."""
 
@@ -58,7 +58,7 @@ def read_header(path: Path, name: str) -> Header:
             names = LOCAL_HEADER.unpack(archive.fp.read(LOCAL_HEADER.size))
             offset = info.header_offset + LOCAL_HEADER.size + sum(names) + start
     claimed, real = math.prod(shape) * kind.itemsize, os.path.getsize(path)
-    # A member may lie about its length, too; but each picture or label takes a byte of the file at the least.
+    # A member may also claim a wrong length, but each picture or label takes at least a byte of the file.
     beyond = offset is not None and offset + claimed > real
     if min(shape, default=1) < 0 or start + claimed != info.file_size or beyond:
         raise DataError(
@@ -96,7 +96,7 @@ def read_array(path: Path, name: str) -> "NDArray[np.generic]":
 
 @contextmanager
 def unpacking(path: Path) -> Iterator[None]:
-    """Turns whatever a damaged archive raises into one line that names it."""
+    """Converts errors of a damaged archive to one line with its name."""
     try:
         yield
     except (OSError, DataError):

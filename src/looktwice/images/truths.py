@@ -14,20 +14,20 @@ from looktwice.files import from_cell, split_tags
 from looktwice.images.image import reading
 
 FILE_COLUMNS = ("file", "file_name", "filename", "path", "image", "picture")
-"""Names that the column of files may have in a CSV; the first of them that is there counts."""
+"""The accepted names of the file column in a CSV; the first match counts."""
 COLUMN = "label"
-"""The column of truths in a CSV, unless another is named."""
+"""The default column of truths in a CSV."""
 NOT = "not"
-"""The column of labels that the truth is not; a CSV that has it may also leave pictures out, and truths empty."""
+"""The column of excluded labels; a CSV with it may omit pictures, and leave truths empty."""
 TAGS = "tags"
-"""The column of a CSV that holds all tags of a picture in place of one label: `cat;dog`, or nothing."""
+"""The column of tags, used instead of labels: `cat;dog`, or empty."""
 PROBABILITY = "probability"
-"""The column that says how likely a picture like this one was to be labelled, beside the others of the CSV."""
+"""The column of relative probabilities of selection for labelling."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownTruth:
-    """The entry of a table for a picture: its truth, or excluded labels; neither if it was marked unsure."""
+    """The truth of a picture, or its excluded labels; neither if it was marked unsure."""
 
     truth: str | None = None
     excluded: tuple[str, ...] = ()
@@ -43,9 +43,9 @@ def read_header(path: Path) -> list[str]:
 def read_truths(path: Path, column: str = COLUMN) -> dict[str, KnownTruth]:
     """What a CSV with a column `file` (or another of `FILE_COLUMNS`) and this one tells of each file.
 
-    With a column `not` beside `label`, a row has a label in one of the two, or in neither where nobody could tell;
-    several rows say several things that the truth of a file is not. A column `probability` says how likely such a
-    picture was to be labelled, beside the others. Other columns are ignored.
+    With a column `not` beside `label`, a row has a label in one of the two, or in neither if nobody could tell; a file
+    may have several rows of excluded labels. A column `probability` has relative probabilities of selection for
+    labelling. Other columns are ignored.
 
     A column `tags` in place of `label` holds all tags of a file, `cat;dog`, or none. Several rows with different labels
     of one file are its tags too, and then every truth of the table is a set of tags.

@@ -1,4 +1,4 @@
-"""A short video → some of its frames, evenly spaced: photos of one thing, taken while the phone is turned a little."""
+"""Frames of a short video, evenly spaced, which serve as several photos of one object."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from looktwice.images.image import MAX_PIXELS, Image, WorkingSize
 
 FRAMES = 8
 MOST_FRAMES = 3600
-"""Frames of the longest video that is read: two minutes of a phone's."""
+"""The most frames of a video: two minutes from a phone."""
 
 
 def is_video_file(path: Path) -> bool:
-    """Whether a file is a video; what cannot be read is none."""
+    """Whether a file is a readable video."""
     try:
         with path.open("rb") as file:
             return is_video(file.read(16))
@@ -29,9 +29,9 @@ def is_video_file(path: Path) -> bool:
 def frames(
     source: Path | bytes, name: str, count: int = FRAMES, size: WorkingSize | None = None, max_pixels: int = MAX_PIXELS
 ) -> list[Image]:
-    """So many frames of a video, fewer where it has fewer, scaled down to a working size; the first frame is first.
+    """Read this many frames of a video, or all if it has fewer, scaled down to a working size.
 
-    An ImageError under this name says why there are none.
+    Raises an ImageError with this name if there are none.
     """
     try:
         if isinstance(source, Path):
@@ -67,7 +67,7 @@ def _frames(path: Path, count: int, size: WorkingSize | None, max_pixels: int) -
 
 
 def _claimed(path: Path, max_pixels: int) -> int:
-    """How many frames the header claims, 0 where it does not say; a video of too many pixels is refused."""
+    """The number of frames by the header, 0 if unknown; raises an error if a frame has too many pixels."""
     import cv2
 
     capture = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG)
@@ -88,7 +88,7 @@ def _spaced(there: int, count: int) -> Sequence[int]:
 
 
 def _read(path: Path, places: Sequence[int], size: WorkingSize | None) -> tuple[list[Image], int]:
-    """The frames at these places, and how many were passed on the way."""
+    """The frames at these positions, and the number of frames read."""
     import cv2
 
     capture, found, passed = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG), list[Image](), 0

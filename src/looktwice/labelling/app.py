@@ -36,7 +36,7 @@ TOKEN = TypeAdapter(Token)
 
 
 class UndoBody(BaseModel):
-    """The body of an undo: the window whose last click is undone."""
+    """The body of an undo request: the window whose last click is undone."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -61,7 +61,7 @@ def run(session: LabellingSession, work: Work, place: Place) -> None:
     async def serve() -> None:
         await answer(build(session, work, tokens, place.names), LIMITS, place, listening)
 
-    # Ctrl-C is how it ends, also before it listens to signals.
+    # Ctrl-C ends it, even before signal handlers are set.
     with listen(place.host, place.port) as listening, suppress(KeyboardInterrupt):
         run_async(serve)
 

@@ -29,12 +29,12 @@ BEGINNING = b'{"at":"'
 BEHIND = 100
 """Events by which the table may be behind the journal."""
 Says = Literal["label", "tags", "not", "unsure", "skip"]
-"""The true label is this; the true tags are all of these; it is not one of these; can't tell; show it again later."""
+"""The true label is given; the true tags are given; labels are excluded; can't tell; show it again later."""
 LABELS = {"label": (1, 1), "tags": (0, 100), "not": (1, 100), "unsure": (0, 0), "skip": (0, 0)}
-"""The fewest and most labels that each takes."""
+"""The fewest and most labels of each kind."""
 Name = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Word = Annotated[str, StringConstraints(pattern=r"\S", max_length=200)]
-"""A label as it is: the classifier's own may begin or end with a space, and another text would never be equal to it."""
+"""A label, not stripped: the classifier's own may begin or end with a space."""
 Token = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z_-]{1,64}$")]
 
 
@@ -44,7 +44,7 @@ class Click(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: Token
-    """Chosen by the page, so that a click that is sent twice counts once."""
+    """Chosen by the page, so that a repeated click counts once."""
     window: Token
     """The window it came from."""
     file: Name
@@ -62,12 +62,12 @@ class Click(BaseModel):
 
     @property
     def truth(self) -> str | None:
-        """The true label, if that was said."""
+        """The true label, if given."""
         return self.labels[0] if self.says == "label" else None
 
     @property
     def excluded(self) -> tuple[str, ...]:
-        """The labels that were ruled out, if the true one was not said."""
+        """The excluded labels, if the true one was not given."""
         return self.labels if self.says == "not" else ()
 
     @property

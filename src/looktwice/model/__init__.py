@@ -1,4 +1,4 @@
-"""The model, and what it takes and gives: all that an interface imports of the packages below."""
+"""The model with its arguments and results: everything that interfaces import from the packages below."""
 
 from looktwice import files
 from looktwice.calibration import (
@@ -160,4 +160,4 @@ BOUNDS: dict[str, tuple[float | None, float | None]] = {
     **{name: (least, None) for name, least in {**WHOLE, **NUMBERS}.items()},
     **dict.fromkeys(SHARES, (0, 1)),
 }
-"""The least and the most that an option of asking or deciding may be."""
+"""The bounds of options."""

@@ -1,4 +1,4 @@
-"""`Model`: the methods of `AsyncModel` for code without a loop of its own."""
+"""`Model`: the methods of `AsyncModel` for code without an event loop."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ T = TypeVar("T")
 
 
 class _Loop:
-    """An event loop in a thread of its own, so that it does not matter whether the caller has one.
+    """An event loop in a separate thread, for callers with or without their own.
 
-    anyio's portal does the same but for Ctrl-C, which must stop a run gently, and for forks, after which it hangs.
+    anyio's portal does not handle Ctrl-C, which must stop a run gracefully, and hangs after forks.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class _Loop:
 
     @property
     def forked(self) -> bool:
-        """Whether it belongs to another process, whose thread this one does not have."""
+        """Whether it was created before a fork, in another process."""
         return self._process != os.getpid()
 
     def _live(self) -> None:
@@ -59,7 +59,7 @@ class _Loop:
         self._loop.close()
 
     def run(self, work: Awaitable[T], interrupt: Callable[[], None], resume: Callable[[], None]) -> T:
-        """The result of async work. Ctrl-C interrupts it, waits for its end and resumes; a second one leaves."""
+        """Run a coroutine. Ctrl-C interrupts it and waits for its end; a second one exits."""
         future = self._take(work)
         try:
             return future.result()
@@ -74,7 +74,7 @@ class _Loop:
             raise _closed() from None
 
     def leave(self, work: Coroutine[None, None, None], wait: bool) -> None:
-        """Do work that ends something; nothing of it is left where the loop has ended."""
+        """Run cleanup, unless the loop has ended."""
         try:
             future = self._take(work)
         except LookTwiceError:
@@ -84,7 +84,7 @@ class _Loop:
                 future.result()
 
     def end(self, work: Coroutine[None, None, None]) -> Future[None]:
-        """Do the last work and let the thread end, without waiting for it."""
+        """Run the last coroutine and let the thread end, without waiting."""
         with self._taking:
             future = self._take(work)
             self._ended = True
@@ -99,7 +99,7 @@ class _Loop:
             self._thread.join()
 
     def _take(self, work: Awaitable[T]) -> Future[T]:
-        """Begin work in the loop; an error where it cannot be waited for."""
+        """Start a coroutine in the loop; raises an error if waiting for it would deadlock."""
 
         async def main() -> T:
             return await work
@@ -137,7 +137,7 @@ def _closed() -> LookTwiceError:
 
 
 def _waiting(method: Callable[Concatenate[AsyncModel, P], Awaitable[T]]) -> Callable[Concatenate[Model, P], T]:
-    """A method of `AsyncModel` that is waited for."""
+    """Wrap an async method of `AsyncModel`."""
 
     @wraps(method)
     def call(self: Model, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -147,7 +147,7 @@ def _waiting(method: Callable[Concatenate[AsyncModel, P], Awaitable[T]]) -> Call
 
 
 def _passed_on(method: Callable[Concatenate[AsyncModel, P], T]) -> Callable[Concatenate[Model, P], T]:
-    """A method of `AsyncModel` that needs no waiting."""
+    """Wrap a synchronous method of `AsyncModel`."""
 
     @wraps(method)
     def call(self: Model, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -166,7 +166,7 @@ _END = _End()
 def _streaming(
     method: Callable[Concatenate[AsyncModel, P], AsyncGenerator[T]],
 ) -> Callable[Concatenate[Model, P], Iterator[T]]:
-    """A generator of `AsyncModel` that is iterated without await; leaving the loop early stops asking."""
+    """Wrap an async generator of `AsyncModel`; leaving the loop early stops asking."""
 
     @wraps(method)
     def call(self: Model, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
@@ -195,7 +195,7 @@ def _streaming(
 
 
 class Model:
-    """A black-box classifier that says how sure it is; see `AsyncModel` for the arguments.
+    """A black-box classifier with calibrated confidence; see `AsyncModel` for the arguments.
 
     >>> import numpy as np
     >>> def classify(image): return "bright" if image.mean() > 128 else "dark"
@@ -229,10 +229,10 @@ class Model:
         on_answer: OnAnswer | None = None,
         **asking: Unpack[AskKeywords],
     ) -> Self:
-        """The model of a saved profile; an UntrustedError if it names a classifier that the user has not approved.
+        """Load a saved profile; raises an UntrustedError if it names a classifier that the user has not approved.
 
-        Without a path it is that of the project, with the project's limits. `classifiers` are asked in place of those
-        that the profile names. A profile that was saved here is approved.
+        The default path is that of the project, with the project's limits. `classifiers` replace those that the profile
+        names. Profiles saved on this machine are approved.
         """
         model = cls.__new__(cls)
         model._wrap(
@@ -245,7 +245,7 @@ class Model:
         self._loop: _Loop | None = None
         self._opening = threading.Lock()
         self._streams: set[Callable[[], Coroutine[None, None, None]]] = set()
-        """What ends each stream that is not read to its end."""
+        """The finalizers of unfinished streams."""
 
     @property
     def profile(self) -> Profile | None:
@@ -264,7 +264,7 @@ class Model:
         self.close()
 
     def close(self) -> None:
-        """Write what is queued, and give everything back; the next call opens it again."""
+        """Write what is queued, and release all resources; the next call reopens them."""
         with self._opening:
             loop, self._loop = self._loop, None
         if loop:
@@ -274,7 +274,7 @@ class Model:
                 loop.close(self._leave())
 
     async def _leave(self) -> None:
-        """End what is being asked, and keep what was answered of it."""
+        """Stop asking, and keep the answers so far."""
         if self._model.is_open:
             self._model.stop("the model was closed")
         for leave in [*self._streams]:
@@ -347,7 +347,7 @@ class Model:
 
 @cache
 def _open_models() -> weakref.WeakSet[Model]:
-    """The models that nobody has closed yet; the process closes them when it ends."""
+    """The open models, closed at the end of the process."""
     models = weakref.WeakSet[Model]()
 
     def close() -> None:

@@ -1,4 +1,4 @@
-"""Classifiers with their ledger and budgets, opened when they are first asked."""
+"""Classifiers with their ledger and budgets, opened on first use."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def connect(
     concurrency: int | None = None,
     prices: str | Path | None = None,
 ) -> Connected:
-    """A classifier under a name, to be asked alone or beside others: `Model([connect("cheap.toml"), connect(ask)])`.
+    """Connect a classifier under a name, for use alone or with others: `Model([connect("cheap.toml"), connect(ask)])`.
 
     `source` is a string such as `onnx:model.onnx`, a TOML file, a function, or a classifier. A function takes one
     picture (uint8, height × width × RGB) and returns a label, or with `@looktwice.batched` a list of each; it may be
@@ -92,7 +92,7 @@ def connect(
 
 
 def named(given: Sequence[str] = ()) -> list[Connected]:
-    """The classifiers that the user named, or else those of the project file, with its label map.
+    """The classifiers given by the user, or else those of the project file, with its renamed labels.
 
     An UntrustedError if the file names one that the user has not approved.
     """
@@ -116,7 +116,7 @@ def named(given: Sequence[str] = ()) -> list[Connected]:
 
 
 def of_profile(profile: Profile, path: Path) -> list[Connected]:
-    """The classifiers of a saved profile, which must be approved; those of the project file where the profile is its.
+    """The classifiers of a saved profile, which must be approved; for the project's profile, those of the project file.
 
     Labels have the names that they had when it was fitted, or those of the project file.
     """
@@ -134,7 +134,7 @@ def of_profile(profile: Profile, path: Path) -> list[Connected]:
 
 
 def name_of(source: Source) -> str:
-    """The name of a classifier that was given none."""
+    """The default name of a classifier."""
     if isinstance(source, Described):
         if "name" in source.asking:
             return str(source.asking["name"])
@@ -145,7 +145,7 @@ def name_of(source: Source) -> str:
 
 
 def _kind(connected: Sequence[Connected]) -> AnswerKind:
-    """What the answers of all classifiers say; an error where they differ."""
+    """The common kind of answers; raises an error if classifiers differ."""
     kinds = {answer_kind(each.classifier): each.name for each in connected}
     if len(kinds) > 1:
         raise LookTwiceError(
@@ -157,7 +157,7 @@ def _kind(connected: Sequence[Connected]) -> AnswerKind:
 
 
 class Connection:
-    """One or several classifiers that can be asked; closed at the end, it saves everything and gives everything back.
+    """One or several classifiers; closing saves all answers and releases all resources.
 
     The classifier, description and limits are those of the first, which has the lowest price.
     """
@@ -191,14 +191,14 @@ class Connection:
         await self.close()
 
     async def close(self) -> None:
-        """Write what is queued, and let go of the ledger and the classifier; the next call opens them again."""
+        """Write what is queued, and close the ledger and the classifiers; the next call reopens them."""
         engine, self._engine = self._engine, None
         for open_one in [engine] if engine else [each.classifier for each in self.connected]:
             await open_one.close()
 
     @property
     def engine(self) -> QueryEngine:
-        """The classifier, ledger, pace and budget, opened when first needed."""
+        """The query engine, opened on first use."""
         if self._engine is None:
             self._engine = open_engine(self.connected, self.options, self._seed)
             self._engine.on_answer = self._on_answer
@@ -220,7 +220,7 @@ class Connection:
         return self._engine.in_flight if self._engine else 0
 
     def unavailable(self) -> str | None:
-        """Why no query would be sent now, for people; None if one would be.
+        """Why no query would be sent now, as a sentence; None if one would be.
 
         It was stopped, a budget is spent, the ledger failed, or the classifier is rate-limited for longer than the
         longest wait. Reads the ledger.
@@ -232,7 +232,7 @@ class Connection:
         return ledger_name(self.connected, self.options)
 
     def _ledger(self) -> str | None:
-        """Where answers are stored, if there is a ledger yet that others can read."""
+        """The location of the ledger, if it exists and others can read it."""
         place = ledger_place(self.connected, self.options)
         if place in (None, OFF, MEMORY) or not (place.startswith(POSTGRES) or Path(place).exists()):
             return None
@@ -244,9 +244,9 @@ class Connection:
         return [day for day in maintenance.stats(place) if day.fingerprint in prints] if place else []
 
     def label_maps(self, truths: Iterable[str]) -> dict[str, LabelMap | None]:
-        """By classifier: which of its labels mean which of the truths; None if no label of it is known.
+        """The correspondence of labels to truths by classifier; None if none of its labels is known.
 
-        They are those that it says it has, or that it answered with so far, by the ledger. Nothing is asked.
+        Known labels are those in its description and those in the ledger. No query is sent.
         """
         place, wanted = self._ledger(), set(truths)
         maps: dict[str, LabelMap | None] = {}
@@ -263,22 +263,22 @@ class Connection:
         return tuple(dict.fromkeys(address for sends in reached for address in sends))
 
     def typical_price(self) -> int:
-        """The price of a query in millionths; by the token, an estimate for a phone photo at the working size."""
+        """The price of a query in millionths; with token prices, an estimate for a phone photo at the working size."""
         meter = self.options.of(self.connected[0]).meter(self.classifier)
         return (
             meter.quote(*self.limits.working_size.scaled(*TYPICAL_SIZE)).expected if meter else self.limits.price_micros
         )
 
     def stop(self, message: str = "the run was stopped") -> None:
-        """Send nothing more until `resume`; what is in flight is waited for and kept."""
+        """Send nothing more until `resume`; answers in flight are awaited and stored."""
         self.engine.stop(message)
 
     def resume(self) -> None:
-        """Send again."""
+        """Undo `stop`."""
         self.engine.resume()
 
     async def check(self, picture: PictureLike | None = None) -> Checkup:
-        """One picture, or a test card, asked three times: latency, price, limits, and whether answers repeat."""
+        """Ask about one picture, or a test image, three times: latency, price, limits, and repeatability."""
         if self.options.batch:
             raise LookTwiceError(
                 "a check asks three times at once, and a batch takes up to a day; leave --batch out",
@@ -289,7 +289,7 @@ class Connection:
 
     @asynccontextmanager
     async def _showing(self, pictures: int | None) -> AsyncIterator[QueryEngine]:
-        """The engine, ready to send, with its progress shown as was asked for."""
+        """The engine, ready to send, with progress display."""
         engine = self.engine
         if self._progress is False:
             yield engine

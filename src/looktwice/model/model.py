@@ -68,12 +68,12 @@ DEFAULTS = DecisionOptions()
 
 
 class AsyncModel(Connection):
-    """A black-box classifier that says how sure it is.
+    """A black-box classifier with calibrated confidence.
 
     `classifier` is a description such as `onnx:model.onnx`, a TOML file, a Python function of one picture (or of a
     `batch`), or a connected classifier. The keyword arguments are those of `AskOptions`. `progress` shows a bar, or
     is called with the `Progress` of the run; `on_answer` is called with every answer as it arrives.
-    Used as a context manager, or closed at the end, it saves everything and gives everything back.
+    Leaving the context manager, or `close`, saves all answers and releases all resources.
     """
 
     def __init__(
@@ -107,10 +107,10 @@ class AsyncModel(Connection):
         on_answer: OnAnswer | None = None,
         **asking: Unpack[AskKeywords],
     ) -> Self:
-        """The model of a saved profile; an UntrustedError if it names a classifier that the user has not approved.
+        """Load a saved profile; raises an UntrustedError if it names a classifier that the user has not approved.
 
-        Without a path it is that of the project, with the project's limits. `classifiers` are asked in place of those
-        that the profile names. A profile that was saved here is approved.
+        The default path is that of the project, with the project's limits. `classifiers` replace those that the profile
+        names. Profiles saved on this machine are approved.
         """
         options = replace(options or AskOptions(), **asking)
         if path is None:
@@ -131,9 +131,9 @@ class AsyncModel(Connection):
     async def ask(
         self, pictures: PicturesLike, labels: Sequence[object] | None = None, *, views: Panel | str | None = None
     ) -> Collected:
-        """The answers about every picture under a panel, with truths where all are known.
+        """Collect the answers about every picture under a panel, with truths if all are known.
 
-        Without `views` it is the profile's panel, with codes of the profile's vocabulary, or the general one.
+        The default panel is the profile's, with the profile's vocabulary, or else the general one.
         """
         known = labels is not None or has_truths(pictures)
         found = _labelled(pictures, labels, self.kind) if known else many(pictures)
@@ -176,17 +176,17 @@ class AsyncModel(Connection):
         max_queries: float | None = None,
         on_collected: OnCollected | None = None,
     ) -> FitResult:
-        """Learn how far to trust the classifier, and what to ask it, from pictures whose truth is known.
+        """Learn how far to trust the classifier, and what to ask it, from labelled pictures.
 
         `pictures` is a collection with truths (a folder with one folder per class or with `labels.csv`, an `.npz`, an
-        official data set), or pictures with `labels`. A pilot on a quarter of them finds out which views, wordings
-        and classifiers are worth asking, and the others are asked no more than that; `plan` says what it takes. The
-        sequence of queries and when to stop are chosen within `max_price` and `max_queries` a picture on average; by
-        default they are the cheapest whose Brier score is within one standard error and 1 % of the best.
+        official data set), or pictures with `labels`. A pilot on a quarter of them selects the views, wordings and
+        classifiers that are worth asking, and only these are asked about the others; `plan` tells the cost. The
+        sequence of queries and the stopping rule are selected within `max_price` and `max_queries` a picture on
+        average; by default they are the cheapest whose Brier score is within one standard error and 1 % of the best.
 
         `views` fixes what is asked. `noise` is the file of `looktwice noise`, for the calibrator `transfer`. `paper`
         searches the settings of one transformation as the paper does, in this many `draws`. `on_collected` is called
-        with the answers before they teach; by default it warns of those that miss.
+        with the answers before fitting; by default it warns about missing ones.
         """
         found = _labelled(pictures, labels, self.kind)
         if self.kind == "tags":
@@ -253,12 +253,13 @@ class AsyncModel(Connection):
         return FitResult(self.profile, Frontier(()), collected)
 
     def _asked(self) -> list[ProfileClassifier]:
-        """What a profile says of the classifiers, the cheapest first; an only one has no name."""
+        """The classifiers as stored in a profile, the cheapest first; a single one has no name."""
         asked = [fitting.described(channel) for channel in self.engine.channels.values()]
         return asked if len(asked) > 1 else [asked[0].model_copy(update={"name": ""})]
 
     def panel(self, views: Panel | str | None = None) -> Panel:
-        """What `fit` asks about labelled pictures: these views or all that its pilot tries, and other classifiers."""
+        """The panel that `fit` asks about labelled pictures: these views or all candidates of the pilot, for all
+        classifiers."""
         _, *others = self.engine.channels
         tags = self.kind == "tags"  # asked as they are, unless views are named
         panel = Panel(()) if tags and views in (None, "") else panel_of(views)
@@ -267,14 +268,14 @@ class AsyncModel(Connection):
         return Panel((*(At(name, Base()) for name in others), *panel)) if others else panel
 
     def plan(self, pictures: PicturesLike | int, views: Panel | str | None = None) -> Plan:
-        """What `fit` would ask about this many labelled pictures at most, stage by stage, and what that costs."""
+        """The maximum queries and cost of `fit` for this many labelled pictures, by stage."""
         count = pictures if isinstance(pictures, int) else len(many(pictures))
         asked = self._asked()
         prices = {"": asked[0].price, **{each.name: each.price for each in asked}}
         return pilot.plan(count, self.panel(views), prices, fixed=views not in (None, ""))
 
     def use(self, profile: Profile) -> None:
-        """Judge by this profile from now on, such as another point of the frontier: `model.use(result.at(…))`."""
+        """Use this profile from now on, such as another point of the frontier: `model.use(result.at(…))`."""
         profile.check({connected.name: connected for connected in self.connected})
         self.profile = profile
 
@@ -287,7 +288,7 @@ class AsyncModel(Connection):
         return fitting.check_learnable(collected, len(pictures), on_collected or fitting.warn)
 
     def learn(self, collected: Collected, calibrator: Calibrator) -> Profile:
-        """Fit on answers that `ask` gave; costs no query."""
+        """Fit on the answers of `ask`, without queries."""
         self.profile = fitting.learn(collected, calibrator, self.description)
         return self.profile
 
@@ -309,7 +310,7 @@ class AsyncModel(Connection):
         draws: int = 10,
         on_collected: OnCollected | None = None,
     ) -> Transferred:
-        """The paper's prescription: fit with the F_n of the view that did best on an open model, and compare.
+        """The paper's prescription: fit with the F_n of the best view on an open model, and compare.
 
         `noise` was measured on the open model. The pictures are asked about under draws of that view and, for the
         jury that it is compared with, under the general panel.
@@ -330,9 +331,9 @@ class AsyncModel(Connection):
         *,
         on_collected: OnCollected | None = None,
     ) -> Profile:
-        """Make a profile out of another classifier's jury, and of labelled pictures if there are any: fifty help.
+        """Make a profile from another classifier's jury, and from labelled pictures if there are any; fifty help.
 
-        With the classifier's own profile as the teacher, labels of pictures that have changed repair it.
+        With the classifier's own profile as the teacher, labels of changed pictures update it.
         """
         source = teacher if isinstance(teacher, Profile) else Profile.load(Path(teacher))
         if found := self._one_label(pictures, labels):
@@ -355,7 +356,7 @@ class AsyncModel(Connection):
         return self.profile
 
     def policy(self, options: DecisionOptions = DEFAULTS, /, **decision: Unpack[DecisionKeywords]) -> Policy:
-        """What these options mean for the profile, a `TagPolicy` for tags; kept, since all pictures share it."""
+        """The policy of these options, a `TagPolicy` for tags; cached, since all pictures share it."""
         return self._judging(replace(options, **decision))[0]
 
     def _judging(self, options: DecisionOptions) -> tuple[Policy, Judging, Monitor]:
@@ -369,7 +370,7 @@ class AsyncModel(Connection):
         return self._policies[options]
 
     def strictest_guarantee(self, options: DecisionOptions = DEFAULTS) -> DecisionOptions:
-        """The options with a guarantee: the one they name, or the strictest that the labelled pictures support."""
+        """Add a guarantee to the options: the given one, or the strictest that the labelled pictures support."""
         return planning.strictest_guarantee(options, self.fitted())
 
     def labels_missing(
@@ -377,18 +378,18 @@ class AsyncModel(Connection):
     ) -> int | None:
         """How many more labelled pictures, drawn at random, what these options claim takes; 0 if there are enough.
 
-        None if more labels would not help. Every interface tells this number.
+        None if more labels would not help. Every interface reports this number.
         """
         options = replace(options, **decision)
         policy = self.policy(options)
         return planning.missing_labels(policy.claim_tests(options.claims(), self.fitted(), options.level))
 
     def monitor(self, options: DecisionOptions = DEFAULTS) -> Monitor:
-        """What is known of changes in the pictures that were scored with these options."""
+        """The drift monitor of pictures scored with these options."""
         return self._judging(options)[2]
 
     async def end_alarm(self) -> None:
-        """Accept again: forget that the pictures have changed, here and in the ledger."""
+        """End a drift alarm, here and in the ledger."""
         if self.profile and self.engine.ledger:
             digest = self.profile.digest
             await self.engine.ledger.change(partial(Transaction.set_alarm, profile=digest, alarm=None))
@@ -403,7 +404,7 @@ class AsyncModel(Connection):
         return figures.reliability_svg(curve, title="Confidence and how often it was right")
 
     def rendered(self, picture: PictureLike, options: DecisionOptions = DEFAULTS) -> Iterator[Pixels]:
-        """Each view of a picture as the classifier is shown it, in the order of the panel."""
+        """Render the views of a picture, in the order of the panel."""
         image = one(picture).image(self.limits.working_size)
         for question in questions(image, self.policy(options).panel, self.engine.settings.seed):
             yield from render(image, [question])
@@ -418,7 +419,7 @@ class AsyncModel(Connection):
     ) -> Verdict:
         """Label and confidence of one picture, or a `TagVerdict`; `on_answer` is called with every answer about it.
 
-        If it is cancelled it returns at once, and answers that are in flight are kept when they come.
+        If cancelled it returns at once, and answers in flight are stored when they arrive.
         """
         found = self.score([one(picture)], options, on_answer=on_answer, **decision)
         (verdict,) = [verdict async for verdict in found]
@@ -427,7 +428,7 @@ class AsyncModel(Connection):
         return verdict
 
     async def burst(self, photos: Sequence[PictureLike] | str | Path, *, frames: int = video.FRAMES) -> Verdict:
-        """One verdict for several photos of one thing: the first is the picture, the others are its views.
+        """One verdict for several photos of one object: the first is the picture, the others are its views.
 
         A short video stands for evenly spaced frames of it: `model.burst("clip.mp4", frames=8)`.
         """
@@ -443,7 +444,7 @@ class AsyncModel(Connection):
         frames: int = video.FRAMES,
         on_answer: OnAnswer | None = None,
     ) -> Verdict | Unscored:
-        """The same, or why there is no verdict: the first photo that was not scored."""
+        """The verdict of a burst, or the first photo that was not scored."""
         if isinstance(photos, str | Path) or (len(photos) == 1 and isinstance(photos[0], str | Path)):
             path = Path(photos if isinstance(photos, str | Path) else str(photos[0]))
             photos = self.frames(path, frames) if video.is_video_file(path) else many(path)
@@ -456,7 +457,7 @@ class AsyncModel(Connection):
             return await judging.burst(engine, named, self.fitted(), on_answer)
 
     def frames(self, path: Path, count: int) -> list[Picture]:
-        """Some frames of a video as the photos of a burst; an ImageError says why there are none."""
+        """Frames of a video as the photos of a burst; raises an ImageError if there are none."""
         found = video.frames(path, str(path), count, self.limits.working_size)
         return [one(image, f"{path.name}#{place}") for place, image in enumerate(found, 1)]
 
@@ -468,9 +469,9 @@ class AsyncModel(Connection):
         on_answer: OnAnswer | None = None,
         **decision: Unpack[DecisionKeywords],
     ) -> AsyncGenerator[Verdict | Unscored]:
-        """A verdict for each picture, in their order, or why there is none; answers in the ledger are not asked for.
+        """Yield a verdict for each picture, in order, or why there is none; stored answers are not asked for again.
 
-        From the moment at which the pictures are seen to have changed since the fit, verdicts are held.
+        From a drift alarm on, verdicts are held.
 
         Each is returned as soon as it and those before it are answered; `on_answer` is called with each answer as
         it arrives.
@@ -495,10 +496,10 @@ class AsyncModel(Connection):
                     yield verdict
 
     async def familiarity(self, pictures: PicturesLike) -> Floats:
-        """(n,): how much each picture is like the labelled ones, a p-value in (0, 1]; costs no query.
+        """(n,): the familiarity of each picture, a p-value in (0, 1]; sends no query.
 
-        At most 1 % of new pictures like them have one of 0.01 or less. A verdict has a lower one if the answers are
-        unusual as well. NaN if the profile cannot tell.
+        At most 1 % of new familiar pictures have 0.01 or less. A verdict has a lower one if its answers are also
+        unusual. NaN if the profile cannot tell.
         """
         policy, found = self.policy(), many(pictures)
         if policy.familiarity is None or not found:
@@ -519,9 +520,9 @@ class AsyncModel(Connection):
         unlabelled: VerdictsLike | None = None,
         **decision: Unpack[DecisionKeywords],
     ) -> Evaluation:
-        """How good the confidences are on labelled pictures that took no part in fitting; a `TagEvaluation` for tags.
+        """Evaluate the confidences on held-out labelled pictures; returns a `TagEvaluation` for tags.
 
-        `unlabelled` are verdicts of this model about other pictures, or the file into which `score` wrote them: their
+        `unlabelled` are verdicts of this model about other pictures, or a file of `score`: their
         confidences narrow the interval of the accuracy.
         """
         policy, found = self.policy(options, **decision), _labelled(pictures, labels, self.kind)
@@ -531,7 +532,7 @@ class AsyncModel(Connection):
             async with self._showing(len(found)) as engine:
                 judged = await tagging.evaluate(engine, found, self.fitted(), cast("TagPolicy", policy))
             return cast("Evaluation", judged)
-        # In a thread, since they may be what `score` of this very model is about to give.
+        # In a thread, since they may be a generator from `score` of the same model.
         others = None if unlabelled is None else await asyncio.to_thread(evaluation.verdicts_of, unlabelled)
         if others is not None:
             powered.check(len(found), len(others))
@@ -540,7 +541,7 @@ class AsyncModel(Connection):
         return evaluation.evaluate(collected, self.fitted(), policy, others)
 
     def _one_label(self, pictures: PicturesLike, labels: Sequence[object] | None) -> Sequence[Picture]:
-        """Pictures with one label each, for what can be learned about those alone."""
+        """Labelled pictures for methods that need one label each."""
         if self.kind == "tags":
             raise FitError(
                 "this is for answers of one label, and the classifier returns tags; use fit", code="option-conflict"

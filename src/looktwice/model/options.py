@@ -1,4 +1,4 @@
-"""How a classifier is asked: the options of a run, and the one place where classifier, ledger and budget meet."""
+"""Options of a run, and the creation of engines from classifiers, ledger and budget."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from looktwice.model.project import Project
 
 T = TypeVar("T")
 WHOLE = {"canaries": 0, "seed": 0, "per_day": 0, "label_check": 0, "concurrency": 1, "working_size": 1}
-"""Options that are whole numbers, and the least that each may be."""
+"""The integer options with their minimum."""
 NOT_METERED = "a table of prices is for chat models, which are billed by the token; give --price instead"
 NUMBERS = {"rate": 0.001, "longest_wait": 0.0}
 
@@ -62,46 +62,46 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
 
 @dataclass(frozen=True)
 class AskOptions:
-    """How a classifier is asked. Nothing here changes an answer but the seed and the working size."""
+    """Options of a run. Only the seed and the working size affect answers."""
 
     ledger: str | None = None
     """A path, `postgresql://…`, `memory` (kept as long as this process lives), `off`, or None: the default path, or
     none if the classifier is local and free."""
     budget: int | str | None = None
-    """Queries: a total for this ledger and classifier, or with a plus sign that many more than now (`"+500"`)."""
+    """Queries: a total for this ledger and classifier, or with a plus sign (`"+500"`) relative to now."""
     money: Money | None = None
     """The same in money: 25, or `"+2.50"`."""
     price: Money | None = None
-    """The price of one query; the classifier's description where None."""
+    """The price of one query; by default that of the classifier's description."""
     prices: str | Path | None = None
     """A table of prices by the token, for chat models; see `looktwice prices`."""
     rate: float | None = None
-    """Queries per second, at most; the classifier's own limit where None."""
+    """The most queries per second; by default the classifier's own limit."""
     concurrency: int | None = None
-    """Calls at the same time, at most; the classifier's own limit where None."""
+    """The most concurrent calls; by default the classifier's own limit."""
     canaries: int = 3
-    """Stored answers that are asked for again, to see whether the classifier is still the same."""
+    """The number of stored answers to query again, to detect a changed classifier."""
     seed: int | None = None
-    """Seed of the random views; the profile's where None, or 0."""
+    """The seed of the random views; by default the profile's, or 0."""
     per_day: int | None = None
     """Queries in one UTC day."""
     money_per_day: Money | None = None
     longest_wait: float = 900.0
-    """Seconds of the longest wait that the classifier may ask for; the run stops where it asks for more."""
+    """The longest wait in seconds that the classifier may ask for; the run stops if it asks for more."""
     scores: Scores = "use"
-    """Whether a fit may use the scores and ranked lists of answers, where they help on held-out folds, or must ignore
-    them; with a profile that was fitted with scores they cannot be ignored."""
+    """Whether a fit may use scores and ranked lists, if they help on held-out folds, or must ignore them; a profile
+    that was fitted with scores needs them."""
     working_size: int | None = None
-    """Pixels of the longer side, to which larger pictures are scaled down; the profile's where None, or what the
+    """The longer side in pixels to which larger pictures are scaled down; by default the profile's, or what the
     classifier can use."""
     batch: bool = False
     """Ask in the vendor's batches: within a day, at a lower price; for chat models."""
     scope: str = ""
-    """What a budget with a plus sign is for, such as a command and its output: the same scope continues it after an
-    interruption, and does not grant it again."""
+    """The scope of a relative budget, such as a command and its output: the same scope continues it after an
+    interruption, without granting it again."""
     label_check: int = 20
-    """Pictures whose labels are compared with their truths before the others are asked about, where the labels of the
-    classifier are not known beforehand; 0 asks about all of them even if no label is a truth."""
+    """The number of pictures whose labels are compared with their truths before all others are asked, if the
+    classifier's labels are unknown; 0 skips the check."""
 
     def __post_init__(self) -> None:
         for name, least in WHOLE.items():
@@ -122,14 +122,14 @@ class AskOptions:
             )
 
     def or_project(self) -> Self:
-        """The same, with what the environment and the project file state where these options are silent."""
+        """Fill in unset options from the environment and the project file."""
         stated = Project.here().limits()
         if self.price is not None:
             stated.pop("prices", None)
         return replace(self, **{name: value for name, value in stated.items() if getattr(self, name) is None})  # type: ignore[arg-type]
 
     def limits(self, classifier: AnyClassifier) -> Limits:
-        """The classifier's limits, with what these options say otherwise."""
+        """The classifier's limits, overridden by these options."""
         limits = classifier.limits
         return replace(
             limits,
@@ -140,7 +140,7 @@ class AskOptions:
         )
 
     def of(self, one: Connected) -> AskOptions:
-        """The same for one classifier: what was said of it goes before, and its own budget takes the place of this."""
+        """The options of one classifier: its own settings override these, and its own budget replaces this one."""
         priced = one.price is not None or one.prices is not None
         table = self.prices if isinstance(one.classifier, Metered) else None
         return replace(
@@ -172,7 +172,7 @@ class AskOptions:
         return Budget(queries, money, self.per_day, daily, (stated[0], stated[1]), tuple(group), scope)
 
     def meter(self, classifier: AnyClassifier) -> Meter | None:
-        """Prices by the token, where queries do not all cost the same."""
+        """The price table, if queries do not all cost the same."""
         if self.prices is None:
             return None
         if self.price is not None:
@@ -185,13 +185,13 @@ class AskOptions:
         return TokenMeter(classifier, read_table(Path(self.prices)).tariff(classifier.model), self.batch)
 
     def settled(self, limits: Limits, spend: Spend) -> Self:
-        """The same with totals in place of what is relative to the ledger as it is now."""
+        """Replace relative budgets by totals, given the current ledger."""
         budget = self.resolved_budget(spend, (), bool(limits.price_micros or self.prices))
         money = None if budget.micros is None else Decimal(budget.micros).scaleb(-6)
         return replace(self, budget=budget.queries, money=money)
 
     def is_limited(self) -> bool:
-        """Whether something limits what is spent."""
+        """Whether any budget is set."""
         return any(limit is not None for limit in (self.budget, self.money, self.per_day, self.money_per_day))
 
 
@@ -238,9 +238,9 @@ def in_order(classifiers: Sequence[Connected], options: AskOptions) -> list[Conn
 
 
 def open_engine(classifiers: Sequence[Connected], options: AskOptions, seed: int = 0) -> QueryEngine:
-    """An engine for these classifiers, with the ledger and budgets that the options mean; close it when done.
+    """Create an engine for these classifiers, with ledger and budgets; close it when done.
 
-    `seed` is that of the random views where the options name none.
+    `seed` is the default seed of the random views.
     """
     if options.prices is not None and not any(isinstance(one.classifier, Metered) for one in classifiers):
         raise BudgetError(NOT_METERED, code="budget-invalid")
@@ -301,7 +301,7 @@ def ledger_place(classifiers: Sequence[Connected], options: AskOptions) -> str |
 
 
 def ledger_name(classifiers: Sequence[Connected], options: AskOptions) -> str | None:
-    """The same for people and logs: of a database only that it is one, since an address may hold a password."""
+    """The location for people and logs; the address of a database is omitted, since it may contain a password."""
     place = ledger_place(classifiers, options)
     if place == OFF:
         return None

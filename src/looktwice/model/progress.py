@@ -1,4 +1,4 @@
-"""Progress of a run: a bar, lines, JSON, or calls of a function."""
+"""Display the progress of a run: a bar, lines, JSON, or a callback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from looktwice.engine import Progress as Run, QueryEngine
 
 
 class _Screen(Console):
-    """A terminal that may disappear during a run; what is printed after that is lost."""
+    """A terminal that may disappear during a run; later output is lost."""
 
     gone = False
 
@@ -28,17 +28,17 @@ class _Screen(Console):
 
 ERR = _Screen(stderr=True)
 BAR = 12
-"""The width of the bar, small enough that count, money and time left fit 80 columns beside it."""
+"""The width of the bar, so that count, money and time left fit in 80 columns."""
 
 
 def say(line: str) -> None:
-    """A line for the person, on the error stream, so that results can be piped; lost if nobody is there any more."""
+    """Print a line on the error stream, so that results can be piped; lost if the terminal is gone."""
     with suppress(OSError):
         ERR.print(line, highlight=False, soft_wrap=True)
 
 
 Show = Callable[["QueryEngine", int | None, "Spending"], Coroutine[None, None, None]]
-"""Shows an engine's progress until it is cancelled: the engine, how many pictures there are, and what it may spend."""
+"""Shows progress until it is cancelled, given the engine, the number of pictures, and the budget."""
 
 
 @asynccontextmanager
@@ -79,7 +79,7 @@ class Spending:
         self._money = engine.money_left()
 
     def words(self) -> list[str]:
-        """Money where a question has a price, else questions; nothing if nothing is limited."""
+        """Money if queries have a price, else queries; empty without a limit."""
         progress = self._engine.progress
         if len(self._engine.channels) > 1 and progress.micros:
             rest = "" if self._money is None else f", {max(0, self._money - progress.micros) / 1e6:.4f} left"
@@ -96,7 +96,7 @@ class Spending:
 
 
 async def show_bar(engine: QueryEngine, total: int | None, spending: Spending) -> None:
-    """A bar with the count, what was spent and the time left, and as much of the rest as the terminal has room for."""
+    """A bar with the count, the spend and the time left, and further columns as far as they fit the terminal."""
     started = time.monotonic()
     columns = (BarColumn(BAR), TextColumn("{task.fields[text]}", markup=False))
     with Progress(*columns, console=ERR, transient=True) as bar:

@@ -1,6 +1,6 @@
-"""A project: what `looktwice.toml` in the current folder or one above it says, and the environment before that.
+"""Projects: settings in `looktwice.toml` of the current folder or a parent, overridden by the environment.
 
-Reading it runs and connects nothing. It may be a stranger's: its ledger and profile lie in its own folder, and its
+Reading it runs and connects nothing. It may be untrusted: its ledger and profile are in its own folder, and its
 classifiers pass `classifiers.trust`.
 """
 
@@ -27,16 +27,16 @@ FOLDER = ".looktwice"
 """The folder of a project's own ledger; it marks a project as the file does."""
 NAME, USER = "ledger.db", "user"
 LEDGER, PROFILE = "LOOKTWICE_LEDGER", "LOOKTWICE_PROFILE"
-"""Environment variables that go before the file."""
+"""Environment variables that override the file."""
 Amount = Annotated[Decimal, Field(ge=0)]
 BARE = re.compile("[A-Za-z0-9_-]+")
 """Keys that TOML takes without quotes."""
 Names = dict[str, str]
-"""Labels of a classifier, and what they are called here."""
+"""A map from a classifier's labels to other names."""
 
 
 class Project(BaseModel):
-    """The settings of a project; all of them may be left out."""
+    """The settings of a project, all optional."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -49,16 +49,16 @@ class Project(BaseModel):
     money: Amount | None = None
     per_day: int | None = Field(default=None, ge=0)
     money_per_day: Amount | None = None
-    """Limits of all classifiers together; see `AskOptions`."""
+    """Limits for all classifiers together; see `AskOptions`."""
     prices: str | None = None
     """A table of prices by the token, for chat models."""
     rename: dict[str, Names | str] = {}
-    """By the name of a classifier: other names for its labels, or a CSV file of them."""
+    """Renamed labels by classifier, or a CSV file of them."""
     _folder: Path | None = PrivateAttr(None)
 
     @classmethod
     def here(cls) -> Project:
-        """The project of the current folder; one that says nothing if there is none."""
+        """The project of the current folder; without settings if there is none."""
         folder = _folder()
         if folder and (folder / FILE).is_file():
             return cls.read(folder / FILE)
@@ -83,11 +83,11 @@ class Project(BaseModel):
 
     @property
     def file(self) -> Path:
-        """Where it is, or would be."""
+        """The path of the file, which may not exist."""
         return (self._folder or Path()) / FILE
 
     def descriptions(self) -> Iterator[tuple[str | None, str]]:
-        """The name of each classifier, where the file gives it, and its description with paths that begin here."""
+        """The name of each classifier, if given, and its description with paths relative to the project."""
         listed = self.classifiers
         for name, text in listed.items() if isinstance(listed, Mapping) else ((None, text) for text in listed):
             scheme = "onnx:" if text.startswith("onnx:") else ""
@@ -95,38 +95,39 @@ class Project(BaseModel):
             yield name, f"{scheme}{self._below(path)}" if scheme or path.endswith(".toml") else text
 
     def profile_path(self) -> Path:
-        """Where the profile is: by the environment, by the file, or `profile.json`."""
+        """The path of the profile: from the environment, the file, or `profile.json`."""
         stated = os.environ.get(PROFILE)
         return Path(stated) if stated else self._below(self.profile)
 
     def stated_ledger(self) -> str | None:
-        """The ledger that the environment or the file names, if one does."""
+        """The ledger given in the environment or the file, if any."""
         if (stated := os.environ.get(LEDGER)) or self.ledger is None:
             return stated or None
         return str(files.data_folder() / NAME if self.ledger == USER else self.file.parent / self.ledger)
 
     def ledger_place(self) -> str:
-        """Where the ledger is unless an option says otherwise."""
+        """The default location of the ledger."""
         usual = self._folder / FOLDER if self._folder else files.data_folder()
         return self.stated_ledger() or str(usual / NAME)
 
     def names(self, classifier: str) -> Names | Path:
-        """Other names for the labels of a classifier, or the CSV file that holds them."""
+        """The renamed labels of a classifier, or the CSV file with them."""
         named = self.rename.get(classifier, {})
         return self._below(named) if isinstance(named, str) else named
 
     def limits(self) -> dict[str, object]:
-        """The options of asking that it states."""
+        """The options of a run in the file."""
         stated = {name: getattr(self, name) for name in ("budget", "money", "per_day", "money_per_day")}
         stated |= {"ledger": self.stated_ledger(), "prices": self.prices and str(self._below(self.prices))}
         return {name: value for name, value in stated.items() if value is not None}
 
     def _below(self, path: str) -> Path:
-        """A path that begins in the project's folder; as it stands where that is the current one."""
+        """Resolve a path relative to the project's folder."""
         return Path(path) if self._folder is None or self._folder == Path.cwd() else self._folder / path
 
     def _inside(self, name: str) -> None:
-        """Refuse a path out of the project's folder: a stranger's file must not choose what is read and written."""
+        """Raise an error for a path outside the project's folder: an untrusted file must not choose what is read and
+        written."""
         path, folder = getattr(self, name), self.file.parent.resolve()
         if path is not None and ("://" in path or not (folder / path).resolve().is_relative_to(folder)):
             instead = {"ledger": f"set {LEDGER}", "profile": f"set {PROFILE}"}.get(name, f"give --{name}")
@@ -137,9 +138,9 @@ class Project(BaseModel):
 
 
 def _folder() -> Path | None:
-    """The current folder or the first above it that has a project's file or folder.
+    """The current folder, or its closest parent with a project's file or folder.
 
-    That of another user does not count, as anybody may make one in a folder that is open to all.
+    Those of other users are ignored, since anybody can create one in a shared folder.
     """
     with suppress(OSError):  # the current folder may be gone
         here = Path.cwd()
@@ -150,7 +151,7 @@ def _folder() -> Path | None:
 
 
 def _is_ours(mark: Path) -> bool:
-    """Whether there is such a file or folder, and its owner is this user or the system's; root trusts all."""
+    """Whether such a file or folder exists and belongs to this user or the system; root trusts all."""
     if not mark.exists():
         return False
     user = os.getuid() if hasattr(os, "getuid") else 0
@@ -158,10 +159,10 @@ def _is_ours(mark: Path) -> bool:
 
 
 def write_names(path: Path, names: Mapping[str, Names], classifiers: tuple[str, ...] = ()) -> None:
-    """Add names of labels to a project file, by classifier; all else in it stays as it is.
+    """Add renamed labels to a project file, by classifier, preserving everything else.
 
-    A new file begins with these classifiers, and leaves the ledger, whose answers are paid for, where it is. A
-    DataError says what to write by hand where the file has another form.
+    A new file starts with these classifiers, and keeps the current ledger, whose answers are paid for. Raises a
+    DataError with the lines to add by hand if the file has another form.
     """
     text = f'classifiers = {json.dumps(classifiers, ensure_ascii=False)}\nledger = "{USER}"\n'
     text = path.read_text("utf-8") if path.exists() else text
@@ -182,5 +183,5 @@ def write_names(path: Path, names: Mapping[str, Names], classifiers: tuple[str, 
 
 
 def _quoted(text: str) -> str:
-    """A text as TOML has it."""
+    """Quote a string for TOML."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,4 +1,4 @@
-"""Is a picture of the usual kind, and do the answers still look like those the profile was fitted on?"""
+"""Familiarity of single pictures, and drift of streams."""
 
 from looktwice.monitoring.drift import Drift
 from looktwice.monitoring.familiarity import AnswerKinds, Familiarity

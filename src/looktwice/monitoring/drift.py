@@ -1,4 +1,4 @@
-"""Whether the pictures have changed since the fit: a conformal test martingale."""
+"""Detect changes since the fit with a conformal test martingale."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ class Drift:
 
     A picture's kind is a number from 0, such as how many of its views agree. Each live picture is ranked among the
     profile's and the live ones before it, with ties broken at random: if nothing has changed, the ranks are uniform and
-    independent of each other (conformal prediction), and a bet that they fall below a cut more or less often than
-    they should wins nothing on average. By Ville's inequality the wager ever reaches 1/alpha with a chance of at
-    most alpha, however long one watches and whatever the bins' real shares are.
+    independent of each other (conformal prediction), and a bet that they fall below a cut more or less often than they
+    should wins nothing on average. By Ville's inequality the wealth ever reaches 1/alpha with probability at most
+    alpha, for any length of the stream and any true shares of the bins.
     """
 
     reference: tuple[int, ...]
-    """How many pictures of each kind the profile was made from."""
+    """The number of labelled pictures of each kind."""
     alpha: float = 0.01
-    """The chance of a false alarm, ever."""
+    """The probability of a false alarm over an unlimited time."""
     seed: int = 0
     alternative: Literal["two-sided", "greater"] = "two-sided"
-    """Whether any change is looked for, or only that live pictures are of greater kinds."""
+    """Whether to test for any change, or only for larger kinds."""
     live: tuple[int, ...] = ()
-    """How many pictures of each kind came since; empty at first."""
+    """The number of live pictures of each kind; empty at first."""
     below: tuple[int, ...] = (0,) * len(CUTS)
-    """How many ranks fell below each cut."""
+    """The number of ranks below each cut."""
     peak: float = 0.0
     """The highest log wealth so far."""
     marks: tuple[tuple[int, ...], ...] = ((0,) * (len(CUTS) + 1),)
-    """How many pictures were seen, and how many ranks fell below each cut, at some moments."""
+    """The number of pictures, and of ranks below each cut, at some moments."""
     since: int | None = None
-    """After how many live pictures the change most likely began; None without an alarm."""
+    """The most likely start of the change, in live pictures; None without an alarm."""
 
     def __post_init__(self) -> None:
         check_share("alpha", self.alpha)
@@ -58,16 +58,16 @@ class Drift:
 
     @property
     def seen(self) -> int:
-        """How many live pictures were looked at."""
+        """The number of live pictures."""
         return sum(self.live)
 
     @property
     def alarm(self) -> bool:
-        """Whether the live pictures have stopped looking like the profile's; it stays once it is raised."""
+        """Whether an alarm was raised; it stays raised."""
         return self.peak >= -math.log(self.alpha)
 
     def update(self, agreement_bins: ArrayLike) -> Self:
-        """The test after more live pictures, of these agreement bins and in this order."""
+        """Update the test with more live pictures, in order."""
         kind = np.asarray(agreement_bins, np.int64).ravel()
         if not len(kind):
             return self

@@ -1,4 +1,4 @@
-"""Is this picture like the labelled ones? Conformal p-values from its pixels and from the answers about it.
+"""Familiarity: conformal p-values of a picture's similarity to the labelled ones, from its pixels and its answers.
 
 Confidences and guarantees are about pictures like those that the profile was made from. A picture is described by
 `pictures.descriptor`; how far it is from its nearest neighbour among some of the labelled pictures is ranked among the
@@ -23,7 +23,7 @@ from looktwice.images import NAMES, PLACES, WorkingSize
 from looktwice.monitoring.drift import Drift
 
 LEAST = 20
-"""Labelled pictures that are needed to say anything."""
+"""The fewest labelled pictures for a test."""
 NEIGHBOURS, RANKED = 300, 1000
 """The most labelled pictures to which distances are measured, and whose distances are kept."""
 FINEST = 0.02
@@ -31,9 +31,9 @@ FINEST = 0.02
 FORM = ("side", "aspect", "saturation")
 LIGHT = ("dark", "quartile", "median", "three_quarters", "bright", "contrast", "black", "white", "entropy", "commonest")
 SHRINKAGE, RIDGE = 0.2, 0.02
-"""How far correlations are shrunk towards none, and what is added to every variance."""
+"""The shrinkage of correlations, and the constant added to every variance."""
 OUTSIDE = 3.0
-"""Standard deviations from the mean beyond which a number stands out."""
+"""Numbers further from the mean than this, in standard deviations, are unusual."""
 GREY = 0.02
 """Saturation up to which a picture is grey."""
 MOST_WORDS = 3
@@ -50,9 +50,9 @@ POWER = 4
 def _least_units() -> Floats:
     """(len(NAMES),): the least unit of each number of the descriptor, by what it is.
 
-    Size and grey, where all labelled pictures have them in common, leave no room for others. Numbers of the light are
-    within [0, 1] and near an end for most pictures of some kinds: how far the few others are from it, hundreds of
-    pictures do not tell, and a tenth of the range is little for any kind.
+    If all labelled pictures have the same size, or are all grey, others are far away. Light statistics are within [0,
+    1] and close to an end for most pictures of some kinds: their spread cannot be estimated from hundreds of pictures,
+    and a tenth of the range is small for any kind.
     """
     least = np.full(len(NAMES), FINEST)
     least[[PLACES[name] for name in FORM]] = 0.001
@@ -80,20 +80,20 @@ class Familiarity(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     descriptor: Literal[1] = 1
-    """Which numbers describe a picture."""
+    """The names of the descriptor's numbers."""
     neighbours: str
     """Descriptors of some labelled pictures: 32-bit floats in base64, `len(NAMES)` a picture."""
     distances: tuple[float, ...]
-    """How far each of the other labelled pictures is from its nearest neighbour, in increasing order."""
+    """The sorted distances of the other labelled pictures to their nearest neighbours."""
     size: WorkingSize | None = None
-    """The working size at which they were described, and others must be; None if it is not known."""
+    """The working size of their descriptors, which others must share; None if unknown."""
 
     @classmethod
     def fit(cls, descriptors: Floats, size: WorkingSize | None = None) -> Self | None:
         """Learn from the descriptors of distinct labelled pictures, (n, len(NAMES)); None if they are too few.
 
-        `size` is the working size at which they were described. One half are the neighbours, which also set the scale;
-        the other half took no part in it and is ranked.
+        `size` is the working size at which they were described. One half are the neighbours, which also determine the
+        scale; the other half is ranked.
         """
         if len(descriptors) < LEAST:
             return None
@@ -118,13 +118,13 @@ class Familiarity(BaseModel):
         except (binascii.Error, ValueError):
             raise ValueError(f"the neighbours are not rows of {len(NAMES)} numbers") from None
         if not len(rows) or not (np.abs(rows) < LARGEST).all():
-            raise ValueError("the neighbours are no descriptors of pictures")
+            raise ValueError("the neighbours are not descriptors of pictures")
         if not self.distances or not (np.diff((0.0, *self.distances, LARGEST)) >= 0).all():
             raise ValueError("there must be distances from 0 on, in increasing order")
         return self
 
     def p_values(self, descriptors: Floats) -> Floats:
-        """(n,): how familiar each picture is, in (0, 1]; at most a with a chance of a, for new pictures of the kind.
+        """(n,): the p-value of each picture, in (0, 1]; at most a with probability a for new familiar pictures.
 
         That holds for every a from 1 / (distances + 1) on. Below it no count can tell: farther out than all labelled
         pictures, the p-value falls with the fourth power of the distance, as by Markov's inequality.
@@ -229,12 +229,12 @@ Kind = tuple[str, str]
 
 
 class AnswerKinds(BaseModel):
-    """How often the labelled pictures had which kind of answers; a part of a profile."""
+    """The frequencies of kinds of answers among the labelled pictures; a part of a profile."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     views: Annotated[int, Field(ge=0)]
-    """How many views of the panel count, the first ones."""
+    """The number of leading views of the panel that count."""
     seen: dict[str, dict[str, Annotated[int, Field(ge=1)]]]
     """For each label, how many pictures had it, by agreeing views and distinct labels: `8/1`."""
 
@@ -258,7 +258,7 @@ class AnswerKinds(BaseModel):
         return self
 
     def p_values(self, votes: Votes) -> Floats:
-        """(n,): how usual the answers about each picture are, in (0, 1]; at most a with a chance of a, for new ones.
+        """(n,): the p-value of the answers about each picture, in (0, 1]; at most a with probability a for new ones.
 
         The new picture is put among the labelled ones. How common a picture's answers are is how many have the same,
         with a little for how many have the same of any label. The p-value is the share of pictures, the new one

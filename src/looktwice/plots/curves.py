@@ -15,7 +15,7 @@ Outcomes = Mapping[str, tuple[Floats, Bools]]
 
 
 def reliability(outcomes: Outcomes, *, bins: int = BINS, title: str = "Confidence and real accuracy") -> Drawing:
-    """Real against claimed accuracy of up to five methods, in equal-width bins, with 95 % Wilson intervals as bands."""
+    """Reliability diagram of up to five methods, in equal-width bins, with 95 % Wilson intervals as bands."""
     lines = []
     for name, (confidence, correct) in outcomes.items():
         curve = metrics.reliability(confidence, correct, bins)
@@ -29,7 +29,7 @@ def reliability(outcomes: Outcomes, *, bins: int = BINS, title: str = "Confidenc
 
 
 def risk_coverage(outcomes: Outcomes, *, title: str = "Mistakes among accepted answers") -> Drawing:
-    """Share of wrong answers among the accepted against the share accepted, of up to six methods."""
+    """Risk–coverage curves of up to six methods."""
     curves = {name: metrics.risk_coverage(*outcome) for name, outcome in outcomes.items()}
     # Equal confidences come in random order, so up to the first point the expected risk is level.
     lines = [

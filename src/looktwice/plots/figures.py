@@ -1,6 +1,6 @@
-"""Curves that metrics computed, drawn as inline SVG: text that a page, a report or a file can hold.
+"""Draw computed curves as inline SVG.
 
-A figure fills the width of what holds it, so give that a maximum (34rem reads well). Ink follows `currentColor`,
+A figure fills the width of its container, so give that a maximum (34rem works well). Ink follows `currentColor`,
 and a page may set the colours of lines with the CSS variables --lt-1 … --lt-6. The same curve always gives the
 same text.
 """
@@ -39,7 +39,7 @@ class Line:
 
 
 def reliability_svg(curve: Reliability, title: str = "Confidence and real accuracy") -> str:
-    """A reliability diagram: real against claimed accuracy with intervals, over the number of pictures."""
+    """A reliability diagram with intervals, above a histogram of the pictures."""
     filled = [int(i) for i in np.flatnonzero(curve.count)]
     gaps, count = np.abs(curve.accuracy - curve.confidence)[filled], curve.count[filled]
     points = 100 * float(gaps @ count) / int(count.sum())
@@ -64,9 +64,9 @@ def reliability_svg(curve: Reliability, title: str = "Confidence and real accura
 def risk_coverage_svg(
     curve: RiskCoverage, threshold: float | None = None, title: str = "Mistakes among accepted answers"
 ) -> str:
-    """Share of wrong answers among the accepted against the share accepted.
+    """A risk–coverage curve.
 
-    `threshold` marks the point that accepting every confidence of at least so much leads to.
+    `threshold` marks the point of accepting confidences from this value.
     """
     # Equal confidences come in random order, so up to the first point the expected risk is level.
     x, y = np.append(0.0, curve.coverage), np.append(curve.risk[0], curve.risk)
@@ -106,9 +106,7 @@ def lines_svg(
     _check(lines)
     for bounds in (x_range, y_range):
         if bounds is not None and not -math.inf < bounds[0] + 1e-9 < bounds[1] < math.inf:
-            raise DataError(
-                f"{bounds} is no range; give the lower end first and the higher second", code="option-invalid"
-            )
+            raise DataError(f"{bounds} is not a range; give the lower end first", code="option-invalid")
     heading, top = _heading(title, [])
     legend, top = _legend([line.name for line in lines], top) if len(lines) > 1 else ("", top)
     x_range = x_range or _span(line.x for line in lines)
@@ -140,7 +138,7 @@ def points_svg(x: Floats, y: Floats, *, title: str, x_label: str, y_label: str, 
 
 
 def bars_svg(bars: Mapping[str, float], *, title: str, words: str = "{:,.3g}") -> str:
-    """Amounts from 0 on as bars with their names above them; the first is what the others are compared with."""
+    """Amounts as bars with their names above; the first is the reference."""
     heading, y = _heading(title, ())
     most = max(bars.values(), default=0.0) or 1.0
     parts = [heading]
@@ -212,7 +210,7 @@ def _decimal(ticks: Sequence[float]) -> Callable[[float], str]:
 
 
 def upward(threshold: float) -> str:
-    """A threshold in words, never below what it is: rounded up, to three decimals or as many as tell it from 1."""
+    """Format a threshold, rounded up to three decimals, or more if it is close to 1."""
     places = max(3, math.ceil(-math.log10(max(1e-9, 1 - threshold))) + 1)
     return f"{math.ceil(threshold * 10**places - 1e-6) / 10**places:.{places}f}"
 

@@ -1,4 +1,4 @@
-"""Results as notebooks show them: tables in HTML, figures in SVG, frames of pandas."""
+"""Notebook display of results: HTML tables, SVG figures, pandas data frames."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]])
 
 
 def frame(records: Iterable[Mapping[str, object]]) -> pd.DataFrame:
-    """The records as a frame of pandas, one per row."""
+    """Convert records to a pandas data frame, one per row."""
     try:
         import pandas as pd
     except ImportError:

@@ -1,4 +1,4 @@
-"""One self-contained page from saved votes and a profile; asks nothing and fetches nothing."""
+"""Self-contained HTML reports from saved votes and a profile, without queries or downloads."""
 
 from looktwice.report.inputs import ReportInputs
 from looktwice.report.page import ENDINGS, page, write

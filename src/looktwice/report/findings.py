@@ -35,15 +35,15 @@ from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.report.inputs import Evidence, Judged
 
 MAX_ERRORS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
-"""The guarantees that are tried beside the one that was asked for."""
+"""The guarantees that are shown besides the requested one."""
 CURVE_PICTURES = 5_000
-"""As many tell what each view adds; more would only take longer."""
+"""The number of pictures used for the gain of each view."""
 CURVE_LEAST = 50
 CURVE_POINTS = 16
 CLASSES = 20
 """Rows of the table of classes."""
 MISTAKES = 2
-"""Other labels that are named for a class."""
+"""The most other labels listed for a class."""
 
 
 # What may be guaranteed ---------------------------------------------------------------------------------------------
@@ -55,19 +55,19 @@ class Guarantee:
 
     max_error: float
     threshold: float | None
-    """The least confidence to accept; None if nothing can be guaranteed."""
+    """The lowest accepted confidence; None if nothing can be guaranteed."""
     accepted: float
-    """The share of the judged pictures that reach the threshold."""
+    """The share of evaluated pictures that reach the threshold."""
     wrong: float | None
     """The share of wrong answers among the accepted; None if no outcome is known or none is accepted."""
     missing: int | None
-    """How many more labelled pictures it takes where it fails; None if more labels would not help."""
+    """The number of further labelled pictures it needs if it fails; None if more labels would not help."""
     estimate: Estimate | None = None
-    """What may be expected instead, where it fails."""
+    """The estimate, if it fails."""
 
 
 def guarantees(evidence: Evidence, asked: Floats, max_error: float, level: float) -> list[Guarantee]:
-    """One for each allowed error, the strictest first; `max_error` is among them.
+    """Guarantees for each allowed error, the strictest first, including `max_error`.
 
     `asked` are the confidences of the pictures of which a share is accepted.
     """
@@ -84,7 +84,7 @@ def guarantees(evidence: Evidence, asked: Floats, max_error: float, level: float
 
 
 def kept(guarantee: HeldOut, evidence: Evidence, max_error: float, level: float) -> Guarantee | None:
-    """How a guarantee from other pictures turns out on these; None if those allow none."""
+    """Evaluate a guarantee from other pictures on these; None if there is none."""
     threshold = guarantee.threshold(max_error, level)
     return None if threshold is None else _above(threshold, evidence, evidence.confidence, max_error)
 
@@ -100,19 +100,19 @@ class Sets:
     """The size and coverage of prediction sets."""
 
     options: float
-    """Labels in a set, on average, any other label being one."""
+    """The mean number of labels in a set; "any other label" counts as one."""
     classes: float
-    """Classes in a set, on average, any other label with all classes that it stands for."""
+    """The mean number of classes in a set, with all classes behind "any other label"."""
     hold: float | None
-    """How often the truth is in its set; None if the truths are not known."""
+    """The share of sets with the truth; None if truths are unknown."""
     listed: float | None
-    """How often it is there by its name."""
+    """The share of sets that list the truth itself."""
     bins: tuple[BinCoverage, ...]
-    """How often the truth is in the sets of pictures of each agreement bin that has enough of them."""
+    """The coverage in each agreement bin with enough pictures."""
 
 
 def sets(policy: Policy, judged: Judged | None) -> Sets | None:
-    """The sets of these pictures; None if none were asked for, or the calibrator has seen these pictures before."""
+    """Evaluate the sets of these pictures; None if not requested, or if the calibrator was fitted on them."""
     if policy.sets is None or judged is None or judged.taught:
         return None
     distribution = policy.calibrator.distribution(judged.votes)
@@ -130,7 +130,7 @@ def sets(policy: Policy, judged: Judged | None) -> Sets | None:
 
 @dataclass(frozen=True)
 class Step:
-    """The figures at a number of queries per picture, on pictures that took no part in the fit."""
+    """Held-out results at a number of queries per picture."""
 
     queries: float
     accuracy: float
@@ -163,7 +163,7 @@ def steps(calibrator: Calibrator, judged: Judged) -> list[Step]:
 
 
 def kept_steps(profile: Profile) -> list[Step]:
-    """The same as the profile kept it."""
+    """The stored results of the profile."""
     values = [{key: figure.value for key, figure in point.figures.items()} for point in profile.curve]
     return [
         Step(point.queries, value["accuracy"] or 0.0, value["ece"] or 0.0, value["auroc"], brier, brier, brier)
@@ -173,7 +173,7 @@ def kept_steps(profile: Profile) -> list[Step]:
 
 
 def enough(found: Sequence[Step], share: float = 0.8) -> Step | None:
-    """The first step that brings at least this share of what all steps bring; None if they bring nothing."""
+    """The first step with at least this share of the total gain; None without a gain."""
     if len(found) < 3 or found[-1].brier >= found[0].brier:
         return None
     goal = found[0].brier - share * (found[0].brier - found[-1].brier)
@@ -208,7 +208,7 @@ def _step(calibrator: Calibrator, labelled: LabelledVotes) -> Step:
 
 @dataclass(frozen=True)
 class ClassRow:
-    """The figures of one class."""
+    """The results of one class."""
 
     label: str
     pictures: int
@@ -218,17 +218,17 @@ class ClassRow:
     high: float
     """The 95 % interval of that."""
     predicted: int
-    """How many pictures were given this label."""
+    """The number of pictures with this answer."""
     precise: float | None
     """The share of those that are right; None if there are none."""
     claimed: float | None
     """Their mean confidence."""
     mistaken: tuple[tuple[str, int], ...]
-    """The labels its pictures mostly get instead, and how often."""
+    """The most frequent wrong labels of its pictures, with their shares."""
 
 
 def classes(labelled: LabelledVotes, outcome: Outcome) -> list[ClassRow]:
-    """Every class that has pictures; those that are surely poor come first."""
+    """All classes with pictures; those that are significantly poor come first."""
     words = (*labelled.vocabulary, *sorted(set(labelled.words) - set(labelled.vocabulary)))
     code = {word: i for i, word in enumerate(words)}
     truth = np.array([code[word] for word in labelled.words], np.int32)
@@ -262,7 +262,7 @@ def classes(labelled: LabelledVotes, outcome: Outcome) -> list[ClassRow]:
 
 
 def unfamiliar(policy: Policy, judged: Judged, descriptors: Mapping[str, Floats]) -> dict[int, str]:
-    """The places of pictures that are not like the labelled ones, the least like them first, and why."""
+    """The indices of unfamiliar pictures, the least familiar first, with the reasons."""
     compared = policy.compare(judged.votes, [descriptors.get(digest) for digest in judged.votes.digests])
     return compared.reasons if compared and not judged.taught else {}
 

@@ -1,4 +1,4 @@
-"""The pictures of a report: thumbnails, what each view does, and the ones worth looking at."""
+"""The pictures of a report: thumbnails, views, and examples."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Some pictures that have something in common."""
+    """A group of similar examples."""
 
     heading: str
     about: str

@@ -1,4 +1,4 @@
-"""The inputs of a report, and the confidences with known outcome that it rests on."""
+"""The inputs of a report, and the confidences with known outcomes that it uses."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class ReportInputs:
     pictures: Sequence[Picture] = ()
     """Where the pixels of the votes' pictures are, by their names."""
     policy: Policy | None = None
-    """How the votes were asked for and are believed; the whole panel if None."""
+    """The policy of the votes; the whole panel if None."""
     descriptors: Mapping[str, Floats] = field(default_factory=dict)
     """What kind of picture each of the votes' pictures is, by its digest, if known."""
     results: Sequence[Result] = ()
-    """The rows of the table of figures; the calibrator beside full and constant trust if empty."""
+    """The rows of the results table; by default the calibrator and the naive and constant baselines."""
     noise: NoiseFile | None = None
-    """What the views do in the latent space of an open model."""
+    """The noise of the views in the latent space of an open model."""
     days: Sequence[DayCost] = ()
-    """What the ledger says was spent."""
+    """The spend by the ledger."""
     price_micros: int = 0
     """Millionths of the currency that a query costs; 0 where it is free or not known."""
     max_error: float = MAX_ERROR
@@ -62,7 +62,7 @@ class Judged:
     label: Codes
     confidence: Floats
     outcome: Outcome | None
-    """How it turned out, where the truths are known."""
+    """The outcome, if truths are known."""
     taught: bool
     """Whether the profile was fitted on these pictures, and each was judged by a calibrator fitted on others."""
 

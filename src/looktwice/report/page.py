@@ -1,4 +1,4 @@
-"""The page: words, charts and tables from what was found; everything that came from outside is escaped."""
+"""Render the page: text, charts and tables; all external text is escaped."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIGURES = {
     "accuracy": ("Accuracy", "↑", "how often the answer is right"),
     "ece": ("ECE", "↓", "how far the confidence is from the accuracy, on average"),
     "auroc": ("AUROC", "↑", "how often a right answer has more confidence than a wrong one; 0.5 is chance"),
-    "brier": ("Brier", "↓", "squared distance of the whole distribution from the truth, from 0 to 2"),
+    "brier": ("Brier", "↓", "squared distance between the distribution and the truth, from 0 to 2"),
     "nll": ("NLL", "↓", "surprise at the truth; one certain mistake costs much"),
 }
 DAYS = 14

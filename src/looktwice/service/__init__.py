@@ -17,33 +17,33 @@ class ServiceLimits:
     """Limits for one request, and for all of them together."""
 
     body: int = 16 * 2**20
-    """Bytes of a request."""
+    """The largest request, in bytes."""
     pixels: int = 24_000_000
-    """Width times height of a picture."""
+    """The most pixels of a picture."""
     pictures: int = 32
-    """Pictures in one request."""
+    """The most pictures in one request."""
     looks: int = 64
-    """Pictures that are looked at at a time, of all requests together; others wait for their turn."""
+    """The most pictures in progress, over all requests; others wait."""
     requests: int = 256
-    """Requests with a body that are read and answered at a time; others wait for their turn, with the body unread."""
+    """The most requests with a body in progress; others wait, with the body unread."""
     waiting: int = 1024
-    """Requests that wait for their turn; further ones are refused for now."""
+    """The most waiting requests; further ones are rejected."""
     memory: int = 256 * 2**20
-    """Bytes of the bodies that are held together."""
+    """The total size of bodies in memory."""
     seconds: float = 60.0
-    """Until a request fails because its verdict takes too long; it waits for its turn up to half of that."""
+    """Seconds until a request times out; it waits for a slot up to half of that."""
     upload: float = 30.0
-    """Seconds in which the whole body must have come."""
+    """Seconds for receiving the body."""
     headers: float = 10.0
-    """Seconds in which the headers must have come."""
+    """Seconds for receiving the headers."""
     head: int = 32_768
-    """Bytes of the headers."""
+    """The most bytes of headers."""
     connections: int = 2048
-    """Open connections; beyond them the one that has been idle longest is closed."""
+    """The most open connections; beyond, the one idle for longest is closed."""
     reviews: int = 1000
-    """Pictures that are kept for people to review; the verdicts of further ones go to the caller alone."""
+    """The most pictures stored for review; further ones are only returned to the caller."""
     review_bytes: int = 2**30
-    """What they may take on disk."""
+    """The most bytes of stored pictures."""
 
 
 __all__ = ["Place", "ServiceLimits", "run"]
@@ -53,14 +53,14 @@ PARTS = {"fastapi", "httptools", "prometheus_client", "python_multipart", "starl
 
 @dataclass(frozen=True)
 class Place:
-    """Where the service is, and who may come in."""
+    """The address of the service, and access control."""
 
     host: str = "127.0.0.1"
     port: int = 8000
-    """0 takes a free one."""
+    """0 for a free port."""
     token_file: Path | None = None
     names: tuple[str, ...] = ()
-    """Host names under which it is reached, besides localhost and addresses."""
+    """Allowed host names, besides localhost and IP addresses."""
     certificate: Path | None = None
     key: Path | None = None
 
@@ -74,7 +74,7 @@ def run(
     limits: ServiceLimits,
     review: Path | None = None,
 ) -> None:
-    """Serve until a signal comes; `review` is a folder for the pictures that people are to review."""
+    """Serve until a signal; `review` is a folder for pictures that need review."""
     try:
         from looktwice.service import server
     except ModuleNotFoundError as error:

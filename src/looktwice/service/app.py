@@ -37,18 +37,18 @@ OPEN = ("/healthz", "/readyz")
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """The settings of the service: how verdicts are made, and who may ask for how much."""
+    """The settings of the service: decisions, access control and limits."""
 
     model: AsyncModel
     decide: DecisionOptions = field(default_factory=DecisionOptions)
     level: float = 0.95
-    """How certain the guarantee is, also where the options were found by trying several."""
+    """The level of the guarantee, corrected if it was selected among several."""
     limits: ServiceLimits = field(default_factory=ServiceLimits)
     tokens: Tokens = field(default_factory=Tokens)
     names: tuple[str, ...] = ()
-    """Host names under which it is reached, besides localhost and addresses."""
+    """Allowed host names, besides localhost and IP addresses."""
     review: ReviewFolder | None = None
-    """Where pictures are kept whose verdict is for review; None keeps none."""
+    """The folder of pictures for review; None stores none."""
 
 
 def build(settings: ServiceSettings) -> ASGIApp:
@@ -83,11 +83,11 @@ def build(settings: ServiceSettings) -> ASGIApp:
 
 
 class PageFiles(StaticFiles):
-    """The files of a page; a browser asks each time whether one has changed."""
+    """The static files of a page, revalidated by the browser each time."""
 
     @classmethod
     def named(cls, folder: Path, index: str | None = None) -> dict[str, Callable[[Request], Awaitable[Response]]]:
-        """Every file by its path, `/` is the page itself; no other path ever reaches the disk."""
+        """All files by path, with `/` for the page; no other path is looked up on disk."""
         names = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
         files = cls(directory=folder)
         paths = ({"/": index} if index else {}) | {f"/page/{name}": name for name in names}
@@ -126,18 +126,18 @@ class _Looking:
         return JSONResponse(verdict.to_dict())
 
     async def looks(self, request: Request) -> Response:
-        """The verdicts on several pictures, in their order; a picture that has none says why."""
+        """The verdicts on several pictures, in order, with the reason for each missing one."""
         self._looks.check()
         pictures = await bodies.several(request, self._limits)
         return JSONResponse({"verdicts": await asyncio.gather(*map(self._reply, pictures))})
 
     async def burst(self, request: Request) -> Response:
-        """The one verdict on several photos of one thing, the first of which is the picture, the others its views."""
+        """One verdict on several photos of one object; the first is the picture, the others its views."""
         photos = await self._photos(request)
         return JSONResponse((await self._timed(self._looks.burst(photos))).to_dict())
 
     async def look_events(self, request: Request) -> Response:
-        """The same as events: the picture, each answer as it comes, the verdict, and the views as they are drawn."""
+        """The verdict as a stream of events: picture, answers, verdict, and views."""
         self._looks.check()
         picture = await bodies.one(request, self._limits)
         views = [(str(view), view.adjective) for view in self._model.policy(self._settings.decide).panel]
@@ -145,7 +145,7 @@ class _Looking:
         return await self._events(picture, views, lambda heard: self._look(picture, heard), drawn)
 
     async def burst_events(self, request: Request) -> Response:
-        """The same as events: the photos, each answer as it comes, and the verdict."""
+        """The burst as a stream of events: photos, answers, and verdict."""
         photos, size = await self._photos(request), self._model.limits.working_size
         views = [(photo.name, photo.name) for photo in photos[1:]]
         drawn = (photo.image(size).pixels for photo in photos[1:])
@@ -206,19 +206,19 @@ def _add_profile(app: FastAPI, looks: Looks, settings: ServiceSettings) -> None:
 
     @app.get("/v1/profile/reliability.svg", tags=["profile"], **documentation.FIGURE)
     async def reliability() -> Response:
-        """The reliability diagram: how often answers of each confidence were right."""
+        """The reliability diagram: accuracy by confidence."""
         return Response(figure, media_type=documentation.SVG)
 
 
 def _add_health(app: FastAPI, looks: Looks, metrics: Metrics) -> None:
     @app.get("/healthz", tags=["health"], **documentation.HEALTH)
     async def alive() -> Response:
-        """The process runs."""
+        """Liveness."""
         return JSONResponse({"status": "ok"})
 
     @app.get("/readyz", tags=["health"], **documentation.HEALTH)
     async def ready() -> Response:
-        """Pictures can be looked at."""
+        """Readiness."""
         looks.check()
         if unavailable := await asyncio.to_thread(looks.model.unavailable):
             raise Refusal("unavailable", unavailable)
@@ -232,7 +232,7 @@ def _add_health(app: FastAPI, looks: Looks, metrics: Metrics) -> None:
 
 
 def add_refusals(app: FastAPI, counters: Counters) -> None:
-    """Have every error answered as a problem that says what to do."""
+    """Reply to every error with a problem document."""
 
     async def refused(_: Request, error: Exception) -> Response:
         if isinstance(error, Refusal):
@@ -244,7 +244,7 @@ def add_refusals(app: FastAPI, counters: Counters) -> None:
         elif isinstance(error, ClientDisconnect):
             refusal = Refusal("slow", "the client left before its body was complete")
         else:
-            refusal = Refusal("internal", "something broke in the service; its log says what")
+            refusal = Refusal("internal", "internal error; see the log of the service")
         counters.refused(refusal.code)
         return refusal.response()
 

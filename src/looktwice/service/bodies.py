@@ -1,4 +1,4 @@
-"""Pictures out of requests: a raw body, a form with files, or base64 in JSON. Nothing is ever fetched."""
+"""Read pictures from requests: a raw body, a form with files, or base64 in JSON. Nothing is ever fetched."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from looktwice.service import ServiceLimits
 from looktwice.service.replies import Refusal
 
 LONGEST_NAME = 200
-"""Characters that are kept of the name of a picture."""
+"""The most characters of a picture's name."""
 LARGE = 65_536
-"""Bytes of JSON that are parsed in a thread, so that the event loop stays responsive."""
+"""JSON from this size is parsed in a thread, so that the event loop stays responsive."""
 FIELDS = 16
 """Parts of a form that are not files."""
 ENTRIES = 100_000
-"""Commas in JSON that is parsed at all: a bound on its values, each of which takes many times its bytes."""
+"""The most commas in JSON, which bounds its values; each takes many times its bytes in memory."""
 EXAMPLE = (
     "iVBORw0KGgoAAAANSUhEUgAAABAAAAAQCAAAAAA6mKC9AAAALklEQVQY02NgIAQYIdR/OJMRxoVxGJH4YB4TFjP+o3AxVBAWIMoW"
     "TIehOJ0wAAAFggcSVEn3OAAAAABJRU5ErkJggg=="
@@ -49,7 +49,7 @@ class PictureBody(BaseModel):
 
 
 class PicturesBody(BaseModel):
-    """Several pictures in JSON; for a burst, photos of one thing with the one to be judged first."""
+    """Several pictures in JSON; for a burst, photos of one object, the main one first."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -58,14 +58,14 @@ class PicturesBody(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The source of a picture that came in; they are decoded one at a time, because that takes memory."""
+    """A received picture; pictures are decoded one at a time, to save memory."""
 
     data: bytes = field(repr=False)
     """The bytes of its file."""
     pixels: int
     """The most that it may have."""
     original_size: tuple[int, int] | None = None
-    """Height and width of the frame of a video that it is scaled down from."""
+    """The original size of a video frame."""
     decoding: ClassVar[Lock] = Lock()
 
     def image(self, name: str, size: WorkingSize | None = None) -> Image:
@@ -75,7 +75,7 @@ class Opened:
 
 
 async def one(request: Request, limits: ServiceLimits) -> Picture:
-    """The picture of a request that holds one."""
+    """Read the picture of a request."""
     kind = _kind(request)
     if kind.startswith(RAW):
         return _picture("picture", await request.body(), limits)
@@ -88,7 +88,7 @@ async def one(request: Request, limits: ServiceLimits) -> Picture:
 
 
 async def several(request: Request, limits: ServiceLimits) -> list[Picture]:
-    """The pictures of a request that holds some, in their order."""
+    """Read several pictures of a request, in order."""
     if _kind(request) != JSON:
         return await _form(request, limits)
     pictures = (await parsed(PicturesBody, request)).images
@@ -98,7 +98,7 @@ async def several(request: Request, limits: ServiceLimits) -> list[Picture]:
 
 
 async def photos(request: Request, limits: ServiceLimits, size: WorkingSize) -> list[Picture]:
-    """The photos of a request that holds a burst, in their order, or some frames of the one video that it holds."""
+    """Read the photos of a burst, in order, or frames of its video."""
     if _kind(request).startswith((*RAW, "video/")):
         uploads = [_picture("video", await request.body(), limits)]
     else:
@@ -128,7 +128,7 @@ def _frames(name: str, video: bytes, count: int, size: WorkingSize, limits: Serv
 
 
 async def parsed(model: type[Parsed], request: Request) -> Parsed:
-    """The body as a checked model; a Refusal says what is wrong with it."""
+    """Validate the body; raises a Refusal if it is invalid."""
     body = await request.body()
     return await asyncio.to_thread(checked, model, body) if len(body) > LARGE else checked(model, body)
 

@@ -1,4 +1,4 @@
-"""A look as it happens: server-sent events for the picture, its views, each answer as it comes, and the verdict."""
+"""Stream a look as server-sent events: the picture, its views, each answer, and the verdict."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEARTBEAT = 15.0
 
 
 async def stream(work: Callable[[Emit], Awaitable[None]]) -> AsyncIterator[bytes]:
-    """The events of some work, with the problem that ended it as the last one if there was one."""
+    """Stream the events of some work; an error becomes the last event."""
     queue: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     def emit(name: str, data: dict[str, object]) -> None:
@@ -52,9 +52,9 @@ async def stream(work: Callable[[Emit], Awaitable[None]]) -> AsyncIterator[bytes
 
 
 def picture_event(picture: Picture, size: WorkingSize, views: Iterable[tuple[str, str]]) -> dict[str, object]:
-    """The first event: what is looked at, and the views with their captions.
+    """The first event: the picture, and the views with their captions.
 
-    The picture is decoded at a working size, or larger where people would see less than `PICTURE_SIDE`.
+    The picture is decoded at the working size, or at `PICTURE_SIDE` for display if that is larger.
     """
     image = picture.image(size)
     height, width, _ = image.pixels.shape

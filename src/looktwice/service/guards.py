@@ -1,7 +1,7 @@
-"""Who may come in and with how much: host names, origins, tokens and limits; and the headers of every reply.
+"""Access control and limits: host names, origins, tokens, sizes; and the headers of every reply.
 
-The host name is checked because a page elsewhere can point a name of its own at this machine (DNS rebinding), the
-origin because it can send forms here. Without a token the service answers on this machine's own addresses only.
+The host name is checked against DNS rebinding, the origin against forms from other pages. Without a token the service
+only answers on addresses of this machine.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ UNCACHED = (b"cache-control", b"no-store")
 
 
 class Counters:
-    """Is told of replies and refusals, and counts nothing."""
+    """An observer of replies and refusals that counts nothing."""
 
     def replied(self, status: int) -> None: ...
 
@@ -62,13 +62,13 @@ class Counters:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens that let somebody in, known by their SHA-256 alone; none lets everybody in."""
+    """SHA-256 hashes of the accepted tokens; if empty, everybody has access."""
 
     hashes: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, path: Path | None) -> Tokens:
-        """From the environment and a file: hashes in hex, one per line, with a word before each where one likes."""
+        """Read hashes from the environment and a file: in hex, one per line, with an optional name before each."""
         words = _words(os.environ.get(TOKENS, "").replace(",", "\n"))
         if path:
             try:
@@ -90,7 +90,7 @@ class Tokens:
         return cls(tuple(words))
 
     def know(self, authorization: str) -> bool:
-        """Whether a header `Bearer …` holds one of them, if there are any; takes the same time whichever it is."""
+        """Whether a header `Bearer …` has an accepted token, in constant time; true if there are no tokens."""
         if not self.hashes:
             return True
         scheme, _, token = authorization.partition(" ")
@@ -104,7 +104,7 @@ def _words(text: str) -> list[str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
+    """Whether the address is only reachable from this machine."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -112,7 +112,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_address(host: str, tokens: Tokens) -> None:
-    """Refuse an address that others can reach if nothing keeps them out."""
+    """Raise an error for a public address without access control."""
     if not is_loopback(host) and not tokens.hashes:
         raise LookTwiceError(
             f"{host} can be reached from elsewhere, so a token is needed: give --token-file with the SHA-256 of one "
@@ -122,7 +122,7 @@ def check_address(host: str, tokens: Tokens) -> None:
 
 
 class Guard:
-    """Lets good requests through to the application and answers the others itself."""
+    """ASGI middleware that rejects requests without access."""
 
     def __init__(
         self, app: ASGIApp, tokens: Tokens, names: Iterable[str], open_paths: Collection[str], counters: Counters
@@ -165,7 +165,7 @@ class Guard:
             raise Refusal("token", "a token is needed; send it as the header Authorization: Bearer TOKEN")
 
     def _is_ours(self, host: str) -> bool:
-        """Nobody else can make a name out of an address, so addresses are always good."""
+        """DNS rebinding needs a name, so IP addresses are always accepted."""
         found = HOST.fullmatch(host)
         if not found:
             return False
@@ -177,9 +177,9 @@ class Guard:
 
 
 class Admission:
-    """Admits as many requests with a body at a time as the limits allow; GET always passes, so that health is known.
+    """ASGI middleware that limits concurrent requests with a body; GET always passes, so that health is known.
 
-    A body that exceeds a limit while it arrives raises a Refusal where it is read.
+    Reading a body that exceeds a limit raises a Refusal.
     """
 
     def __init__(self, app: ASGIApp, limits: ServiceLimits, counters: Counters) -> None:
@@ -226,7 +226,7 @@ class Admission:
             self._bytes -= size
 
     async def _admit(self, headers: Headers) -> None:
-        """Take a slot for a request, when it is its turn; a Refusal says that there will be none in time."""
+        """Wait for a slot for a request; raises a Refusal if there is none in time."""
         announced = headers.get("content-length", "0")
         if not announced.isdecimal() or int(announced) > self._limits.body:
             raise _too_large(self._limits)

@@ -1,7 +1,7 @@
-"""Looks at pictures for many callers with one model: a bounded number at a time, each apart from the others.
+"""Share one model among many callers, with bounded concurrency.
 
-A look belongs to the service, not to its caller: if one leaves or waits too long, its look still ends, and the answers
-are in the ledger when the same picture comes again.
+A look belongs to the service, not to its caller: after a disconnect or timeout it is still completed, and its answers
+are in the ledger if the same picture is sent again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ REFUSALS = {
     Cause.NO_LABEL: "classifier",
     Cause.CLASSIFIER: "classifier",
 }
-"""The code with which a picture is refused that was not scored; status and counter follow from it."""
+"""The code of a picture that was not scored; it determines status and counter."""
 LOG = logging.getLogger("looktwice.service")
 
 Outcome = Verdict | Unscored
@@ -48,7 +48,7 @@ Work = Callable[[], Awaitable[Outcome]]
 
 
 class Looks:
-    """The looks of all requests."""
+    """Runs the looks of all requests."""
 
     def __init__(self, model: AsyncModel, decide: DecisionOptions, limits: ServiceLimits) -> None:
         self.model, self.decide, self.limits = model, decide, limits
@@ -61,16 +61,17 @@ class Looks:
 
     @property
     def monitor(self) -> Monitor:
-        """What is known of changes in the pictures."""
+        """The drift monitor."""
         return self.model.monitor(self.decide)
 
     @property
     def count(self) -> int:
-        """Pictures that are looked at or wait for it."""
+        """The number of pictures in progress or waiting."""
         return self._waiting + len(self._running)
 
     def refusal(self) -> Refusal | None:
-        """Why no picture can be looked at now, if so; some time after the classifier failed, it tries again."""
+        """Why no picture can be looked at now; None if available. Some time after a failure of the classifier, it is
+        tried again."""
         if self._closing:
             return Refusal("unavailable", CLOSING, PAUSE)
         if self._trouble is None:
@@ -90,7 +91,7 @@ class Looks:
             raise refusal
 
     async def look(self, picture: Picture, on_answer: OnAnswer | None = None) -> Verdict:
-        """The verdict on a picture, or a Refusal."""
+        """Score a picture; raises a Refusal if it was not scored."""
 
         async def score() -> Outcome:
             (outcome,) = [each async for each in self.model.score([picture], self.decide, on_answer=on_answer)]
@@ -99,7 +100,7 @@ class Looks:
         return await self._verdict(picture.name, score)
 
     async def burst(self, photos: Sequence[Picture], on_answer: OnAnswer | None = None) -> Verdict:
-        """The one verdict on several photos of one thing, or a Refusal; answers have the place of their photo."""
+        """Score several photos of one object; raises a Refusal if not scored. Answers have the index of their photo."""
         named = [replace(photo, name=f"photo {number}") for number, photo in enumerate(photos, 1)]
         places = {photo.name: place for place, photo in enumerate(named)}
 
@@ -111,16 +112,16 @@ class Looks:
         return verdict.model_copy(update={"name": photos[0].name})
 
     async def close(self) -> None:
-        """Accept nothing more, and wait for the looks in progress."""
+        """Reject new pictures, and wait for the looks in progress."""
         self._closing = True
         self.model.stop(CLOSING)
         while self._running:
             await asyncio.wait(self._running)
 
     async def _verdict(self, name: str, work: Work) -> Verdict:
-        """The verdict of some work, once there is a slot for it; half of the time may pass until then.
+        """Run a look once there is a slot, after at most half of the timeout.
 
-        The slot is taken until the work ends, whether or not somebody still waits for it.
+        The slot is held until the work ends, even if the caller has gone.
         """
         seconds = self.limits.seconds
         end = asyncio.get_running_loop().time() + seconds
@@ -151,7 +152,7 @@ class Looks:
             self._waiting -= 1
 
     async def _outcome(self, name: str, work: Work) -> Outcome:
-        """The outcome of a look; after a failure that concerns all pictures, no query is sent for a while."""
+        """Handle the outcome of a look; after a failure that affects all pictures, queries pause."""
         try:
             if refusal := self.refusal():
                 return Unscored(name, Cause.STOPPED, str(refusal))

@@ -1,4 +1,4 @@
-"""Figures for Prometheus: what was asked, what it cost, what came out, and whether the pictures have changed."""
+"""Metrics for Prometheus: queries, costs, verdicts and drift."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ BY_CLASSIFIER = (
     (CounterMetricFamily, "retries", "Queries sent again"),
     (CounterMetricFamily, "spend", "Money spent, in its currency"),
     (CounterMetricFamily, "canaries", "Stored answers that were asked for again"),
-    (CounterMetricFamily, "canaries_changed", "Those of them that came back with another label"),
+    (CounterMetricFamily, "canaries_changed", "Canaries with a different label"),
     (GaugeMetricFamily, "calls_in_flight", "Calls to the classifier now"),
 )
 
 
 class Metrics(Counters, Collector):
-    """Counts what becomes of requests, and reads the rest from the model and the monitor when it is asked."""
+    """Counts outcomes of requests, and reads other metrics from the model and the monitor on collection."""
 
     def __init__(self, looks: Looks) -> None:
         self._registry = CollectorRegistry()
@@ -50,7 +50,7 @@ class Metrics(Counters, Collector):
         ProcessCollector(registry=self._registry)
 
     def count_verdict(self, verdict: Verdict, seconds: float) -> None:
-        """A verdict went out."""
+        """Count a verdict."""
         self._verdicts.labels("held" if verdict.held else verdict.decision or "undecided").inc()
         self._seconds.observe(seconds)
         if isinstance(verdict, Verdict):  # a TagVerdict has a probability for each tag
@@ -58,15 +58,15 @@ class Metrics(Counters, Collector):
         self._unfamiliar.inc(verdict.unfamiliar_because is not None)
 
     def refused(self, code: str) -> None:
-        """A request got no verdict."""
+        """Count a request without a verdict."""
         self._refusals.labels(code).inc()
 
     def replied(self, status: int) -> None:
-        """A reply went out."""
+        """Count a reply."""
         self._replies.labels(str(status)).inc()
 
     def text(self) -> bytes:
-        """Everything, as Prometheus reads it."""
+        """All metrics in the format of Prometheus."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
@@ -107,7 +107,7 @@ class Metrics(Counters, Collector):
 
 
 def _counts(channel: Channel) -> list[float]:
-    """What was asked of one classifier, in the order of BY_CLASSIFIER."""
+    """The metrics of one classifier, in the order of BY_CLASSIFIER."""
     asked, canaries = channel.runner.progress, channel.canaries
     spent = asked.micros / 1e6
     return [asked.sent, asked.hits, asked.retries, spent, canaries.asked, canaries.flipped, channel.in_flight]

@@ -1,4 +1,4 @@
-"""The public part of the profile, for the page and other clients: nothing about this machine."""
+"""The public part of the profile, for the page and other clients, without details of this machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ViewReply(BaseModel):
 
 
 class DriftReply(BaseModel):
-    """Whether live pictures are still of the kind that the profile was made from."""
+    """The state of the drift monitor."""
 
     seen: int
     alarm: bool = Field(description="by the answers, or by the pictures themselves")
@@ -61,7 +61,7 @@ class ProfileReply(BaseModel):
     thresholds: dict[str, float | None] = Field(
         description="the same by label, where claims are about some; * is for every other label"
     )
-    claims: list[str] = Field(description="what holds of accepted answers, in words")
+    claims: list[str] = Field(description="the guarantee for accepted answers, as a sentence")
     basis: str | None = Field(description="whether that is a guarantee or an estimate; null if nothing is claimed")
     labels_missing: int | None = Field(
         description="how many more labelled pictures it takes; 0 if none, null if more labels would not help"
@@ -69,8 +69,8 @@ class ProfileReply(BaseModel):
     max_error: float | dict[str, float] | None = Field(description="accepted answers are wrong at most so often")
     max_miss: dict[str, float] | None = Field(description="classes are accepted as something else at most so often")
     level: float = Field(description="how certain that is")
-    coverage: float | None = Field(description="prediction sets hold the truth so often; null if there are none")
-    sets: str | None = Field(description="how they are chosen; null if there are none")
+    coverage: float | None = Field(description="the coverage of prediction sets; null if there are none")
+    sets: str | None = Field(description="how prediction sets are built; null if there are none")
     unfamiliar: str | None = Field(
         description="what becomes of pictures unlike the labelled ones: accept, review or refuse; null where the "
         "profile cannot tell"
@@ -127,5 +127,5 @@ def _finite(threshold: float) -> float | None:
 
 
 def public(description: str) -> str:
-    """The last part of a classifier's description: no folder of this machine, no address of another."""
+    """The last part of a classifier's description, without folders and addresses."""
     return description.replace("\\", "/").rstrip("/").rpartition("/")[2]

@@ -12,11 +12,11 @@ from looktwice.model import AnyVerdict
 
 PROBLEM = "application/problem+json"
 RETRY_AFTER = 60.0
-"""Seconds after which to try again if a service is unavailable until somebody does something."""
+"""Retry-After in seconds if the service is unavailable until a person acts."""
 
 
 class Problem(BaseModel):
-    """Why there is no verdict, as RFC 9457 has it; `code` and `error` are for programs, `detail` for people."""
+    """An RFC 9457 problem document; `code` and `error` are for programs, `detail` for people."""
 
     title: str
     status: int
@@ -27,20 +27,20 @@ class Problem(BaseModel):
 
 
 class UnscoredReply(BaseModel):
-    """A picture among several that has no verdict, and why."""
+    """The problem of one picture among several."""
 
     name: str
     problem: Problem
 
 
 class LooksReply(BaseModel):
-    """One verdict or problem a picture, in their order."""
+    """One verdict or problem per picture, in order."""
 
     verdicts: list[AnyVerdict | UnscoredReply]
 
 
 class Refusal(LookTwiceError):
-    """A request that gets no verdict; `code` is one of CODES."""
+    """A request without a verdict; `code` is one of CODES."""
 
     def __init__(
         self,
@@ -56,12 +56,12 @@ class Refusal(LookTwiceError):
         self.status = CODES[code]
 
     def problem(self) -> Problem:
-        """The same as JSON."""
+        """The problem document."""
         title = HTTPStatus(self.status).phrase
         return Problem(title=title, status=self.status, code=self.code, detail=str(self), error=self.error)
 
     def response(self) -> Response:
-        """The same as a reply."""
+        """The HTTP reply."""
         headers = {"connection": "close"} if self.code == "slow" else {}
         retry_after = RETRY_AFTER if self.retry_after is None and self.status == 503 else self.retry_after
         if retry_after is not None:

@@ -1,4 +1,4 @@
-"""Runs the application: one process, one loop, deadlines for headers, and a shutdown that loses nothing."""
+"""Run the application: one process, one loop, deadlines for headers, and a shutdown without losses."""
 
 from __future__ import annotations
 
@@ -41,18 +41,17 @@ GRACE = 30
 KEEP_ALIVE = 20
 """Seconds that an idle connection stays open."""
 BACKLOG = 2048
-"""Connections that wait to be accepted."""
+"""The backlog of the listening socket."""
 OTHER_FILES = 256
-"""Open files that are left for the classifier's connections, the ledger and the rest."""
+"""Open files reserved for the classifier's connections, the ledger and others."""
 
 
 class Patient(HttpToolsProtocol):
     """uvicorn's protocol with limits, so that slow and idle clients cannot pile up.
 
-    Headers have a deadline and a size. Beyond the limit of connections, the one that has been without a request for
-    the longest time is closed, so that a new one can always ask for something.
-    A body has its deadline where it is read. What still comes of one that was refused is read and dropped, for a
-    while: closed at once, the client would lose the refusal to a reset.
+    Headers have a deadline and a size limit. Beyond the limit of connections, the one idle for longest is closed, so
+    that new clients are always served. Bodies have a deadline where they are read. The rest of a rejected body is read
+    and dropped for a while: if the connection were closed at once, a reset could discard the reply.
     """
 
     limits = ServiceLimits()
@@ -60,11 +59,11 @@ class Patient(HttpToolsProtocol):
     """Connections without a request in progress, the longest idle first."""
     _deadline: asyncio.TimerHandle | None = None
     _unread: int | None = 0
-    """Bytes that arrived while headers are incomplete; None while they are not awaited."""
+    """Received bytes of incomplete headers; None if no headers are expected."""
     _head = 0
-    """Bytes of the headers that were read."""
+    """The size of the headers so far."""
     _last = False
-    """The client wants no further request on this connection."""
+    """Whether the client closes the connection after this request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -106,7 +105,7 @@ class Patient(HttpToolsProtocol):
             raise ValueError("the headers are too large")  # upon which uvicorn calls send_400_response
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP, or has too many headers, as everything else is refused."""
+        """Reject invalid HTTP, or too many headers, with a problem document."""
         refusal = Refusal("request", "this is not a valid HTTP request")
         if self._head > self.limits.head:
             refusal = Refusal("headers", f"the headers may have {self.limits.head:,} bytes; send fewer")
@@ -168,7 +167,7 @@ def run(
     limits: ServiceLimits,
     review: Path | None = None,
 ) -> None:
-    """Serve a profile at a place until a signal comes."""
+    """Serve a profile at an address until a signal."""
     tokens = Tokens.read(place.token_file)
     check_address(place.host, tokens)
     if ask.batch:
@@ -190,7 +189,7 @@ def run(
 
 
 def open_files(connections: int) -> int:
-    """How many connections the process can have, up to those wanted; its limit of open files is raised if it may be."""
+    """The number of connections that the process can have, after raising its limit of open files."""
     try:
         import resource
     except ImportError:  # Windows
@@ -206,13 +205,13 @@ def open_files(connections: int) -> int:
 
 
 async def serve(settings: ServiceSettings, place: Place, listening: socket.socket) -> None:
-    """Serve at an open socket; when a signal comes, finish what is on its way, and save it."""
+    """Serve at an open socket; after a signal, complete and save requests in progress."""
     async with settings.model:
         await answer(build(settings), settings.limits, place, listening)
 
 
 async def answer(app: ASGIApp, limits: ServiceLimits, place: Place, listening: socket.socket) -> None:
-    """Answer requests at an open socket until a signal comes."""
+    """Answer requests at an open socket until a signal."""
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every form that is not one
     config = uvicorn.Config(
         app,
@@ -248,7 +247,7 @@ async def answer(app: ASGIApp, limits: ServiceLimits, place: Place, listening: s
 
 @contextmanager
 def _ended_by_signals(server: uvicorn.Server) -> Iterator[None]:
-    """The first signal ends the server gently; Ctrl-C after that waits for nothing."""
+    """The first signal ends the server gracefully, a later Ctrl-C at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -281,17 +280,17 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 ANYWHERE = {"0.0.0.0": ("127.0.0.1", "192.0.2.1"), "::": ("::1", "2001:db8::1")}  # noqa: S104
-"""Hosts that stand for every address of this machine; its own name for itself, and one that is surely elsewhere."""
+"""Hosts that bind every address; the local host name; and a remote address."""
 
 
 def address(listening: socket.socket, secure: bool) -> str:
-    """Where a browser on this machine finds the service."""
+    """The URL of the service on this machine."""
     host, port = listening.getsockname()[:2]
     return _url(ANYWHERE[host][0] if host in ANYWHERE else host, port, secure)
 
 
 def outside(listening: socket.socket, secure: bool) -> str | None:
-    """Where other machines find a service that listens at every address; None if it does not, or there is no network.
+    """The URL for other machines if the service binds every address; None otherwise, or without a network.
 
     It is the address from which this machine would send to another one; nothing is sent.
     """

@@ -1,10 +1,10 @@
-"""A jury for a closed classifier that starts from the weights learned on an open one.
+"""A jury for a black-box classifier, with the weights of an open one as prior.
 
-The open jury's weights are the prior mean of the fit. How far the closed classifier may differ from them is τ, and the
-open jury's own uncertainty comes on top: the prior's covariance is that of the open jury plus τ²·I. No single τ is
-chosen, since fifty pictures cannot tell; the fits for several are averaged, each by how likely it makes the truths
-(Laplace's approximation of the evidence) and by 1/τ, since models are more often alike than not. So few labelled
-pictures move the weights little and many move them freely.
+The open jury's weights are the prior mean of the fit. The prior standard deviation of the difference is τ, in addition
+to the uncertainty of the open jury: the prior's covariance is that of the open jury plus τ²·I. No single τ is chosen,
+since fifty pictures cannot tell; the fits for several are averaged, each by how likely it makes the truths (Laplace's
+approximation of the evidence) and by 1/τ, since models are more often alike than not. So few labelled pictures change
+the weights little, and many determine them.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class Pupil:
         return replace(self, jury=fit_towards(self.jury, labelled))
 
     def predict(self, votes: Votes) -> Codes:
-        """(n,): the label that is believed."""
+        """(n,): the predicted label."""
         return self.jury.predict(votes)
 
     def confidence(self, votes: Votes) -> Floats:
-        """(n,): the probability that this label is right, in [0, 1]."""
+        """(n,): the probability that the predicted label is right, in [0, 1]."""
         return self.jury.confidence(votes)
 
     def interval(self, votes: Votes) -> tuple[Floats, Floats]:

@@ -1,4 +1,4 @@
-"""Views shown to an open model: the noise that they make in its latent space, and the file that keeps it."""
+"""The noise of views in the latent space of an open model, and its file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An open model: a classifier whose final linear layer, and the features that enter it, can be read.
+"""Open models: classifiers whose final linear layer and its input features can be read.
 
 An ONNX file is read as it is (extra `onnx`): the graph is followed back from its first output to the linear layer, a
 Gemm or a MatMul with or without an Add, and what enters that layer becomes a further output. The layer may be

@@ -1,4 +1,4 @@
-"""Ways to look again at a picture: the families, panels of them, the questions they make, and their pixels."""
+"""Augmentations and prompt variants, panels of them, and rendering."""
 
 from looktwice.views.base import CLASSIFIER_NAME, REGISTERED, Between, Floats, Pixels, Question, View, Worded, register
 from looktwice.views.families import (
@@ -54,7 +54,7 @@ from looktwice.views.rendering import (
 from looktwice.views.sources import At, Base, classifier_of, drawn
 
 FAMILIES: tuple[type[View], ...] = tuple(REGISTERED.values())
-"""The families that come with looktwice."""
+"""The built-in families."""
 
 __all__ = [
     "CANDIDATES",

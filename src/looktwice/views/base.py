@@ -1,7 +1,7 @@
 """The interface of views, and the registry of their families.
 
-A view is a frozen value that says how to look again. Its text is unique: numbers are printed as short as they go,
-options only where they differ from their default, so equal views have equal text and the text can serve as a key.
+A view is a frozen value that describes a changed query. Its text is canonical: numbers are printed in their shortest
+form, and options only if they differ from their default, so the text can serve as a key.
 """
 
 import re
@@ -47,14 +47,14 @@ class Argument(NamedTuple):
 
 @dataclass(frozen=True)
 class View(ABC):
-    """One way to look again at a picture.
+    """An augmentation or prompt variant.
 
     A family of views is a frozen dataclass with `@register` above it. Its fields are numbers, as in
     `Annotated[float, Between(0, 1)]`, and words with a default, as in `Literal["linear", "nearest"] = "linear"`.
     """
 
     random: ClassVar[bool] = False
-    """Whether asking again, with another index, shows something else."""
+    """Whether the view is random, so that another index shows different pixels."""
 
     version: ClassVar[str] = ""
     """Part of the ledger keys; a family of another package changes it whenever its pixels change."""
@@ -76,7 +76,7 @@ class View(ABC):
         """
 
     def phrased(self, asked: Phrasing, digest: str) -> Phrasing:
-        """How the question about a picture is put into words; as without this view, unless it is one of the words."""
+        """The wording of the query; unchanged unless the view varies the prompt."""
         return asked
 
     @property
@@ -91,7 +91,7 @@ class View(ABC):
 
     @cached_property
     def text(self) -> str:
-        """The one text that `parse` turns into this view again."""
+        """The canonical text, the inverse of `parse`."""
         given = [(each, getattr(self, each.name)) for each in arguments(type(self))]
         texts = [printed(value) for each, value in given if each.default is MISSING]
         texts += [f"{each.name}={printed(value)}" for each, value in given if each.default not in (MISSING, value)]
@@ -103,13 +103,13 @@ class View(ABC):
 
 @dataclass(frozen=True)
 class Worded(View):
-    """A view that changes the words of the question and no pixel, for classifiers that take a prompt."""
+    """A view that changes the prompt and not the pixels, for classifiers that take a prompt."""
 
     version: ClassVar[str] = "1"
 
     @abstractmethod
     def phrased(self, asked: Phrasing, digest: str) -> Phrasing:
-        """The question about a picture, put otherwise."""
+        """The wording of the query about a picture."""
 
     def draw(self, part: int, questions: "Sequence[Question]", picture: Pixels, out: Pixels) -> None:
         out[:] = picture
@@ -124,12 +124,12 @@ class Question(NamedTuple):
     digest: str
     view: View
     seed: int
-    """0 for a fixed view, so that its answers are known again under any seed."""
+    """0 for a fixed view, so that its stored answers are found under any seed."""
     index: int  # type: ignore[assignment]
 
     @property
     def phrasing(self) -> Phrasing:
-        """How it is put into words."""
+        """The wording of the query."""
         return self.view.phrased(AS_DESCRIBED, self.digest)
 
 
@@ -142,7 +142,7 @@ REGISTERED: dict[str, type[View]] = {}
 
 
 def register(family: type[Family]) -> type[Family]:
-    """Class decorator: makes a family known by its name, which is that of its class in lower case."""
+    """Class decorator: registers a family under the name of its class in lower case."""
     name, where = name_of(family), f"{family.__module__}.{family.__qualname__}"
     if missing := getattr(family, "__abstractmethods__", None):
         raise ViewError(
@@ -150,7 +150,7 @@ def register(family: type[Family]) -> type[Family]:
         )
     if "__dataclass_params__" not in vars(family):
         raise ViewError(
-            f"the view {where} is no dataclass; put @dataclass(frozen=True) below @register", code="view-plugin"
+            f"the view {where} is not a dataclass; put @dataclass(frozen=True) below @register", code="view-plugin"
         )
     if not _WORD.fullmatch(name):
         raise ViewError(

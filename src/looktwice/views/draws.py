@@ -1,4 +1,4 @@
-"""Chance that belongs to a question: the same question draws the same numbers, whatever else is asked with it."""
+"""Random numbers by query: the same query draws the same numbers, whatever else is asked."""
 
 import threading
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ Words = NDArray[np.uint64]
 
 
 class _Thread(threading.local):
-    """A generator for each thread: making one takes as long as drawing a small picture, setting its state does not."""
+    """A generator per thread: creating one takes as long as drawing a small picture, unlike setting its state."""
 
     def __init__(self) -> None:
         self.bits = np.random.PCG64DXSM(0)

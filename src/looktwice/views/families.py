@@ -1,4 +1,4 @@
-"""The families of views that come with looktwice: each has its numbers, its word and its way to draw itself."""
+"""The built-in families of views, with their parameters, adjective and drawing."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -154,7 +154,7 @@ def _spread(limit: float, u: Floats) -> Floats:
 @register
 @dataclass(frozen=True)
 class Again(View):
-    """The unchanged picture, asked once more: a classifier that is not deterministic may answer otherwise."""
+    """The unchanged picture, asked again: a nondeterministic classifier may answer differently."""
 
     adjective = "repeated"
 
@@ -165,7 +165,7 @@ class Again(View):
 @register
 @dataclass(frozen=True)
 class Mirror(Moving):
-    """Left and right change sides; no pixel changes its value."""
+    """The picture mirrored left to right."""
 
     adjective = "mirrored"
 
@@ -305,7 +305,7 @@ class Crop(Sampled, Moving):
 @register
 @dataclass(frozen=True)
 class Perspective(Sampled):
-    """The picture seen from a side: the right and the lower edge come nearer above 0, and move away below 0."""
+    """The picture in perspective: above 0 the right and the lower edge move closer, below 0 away."""
 
     adjective = "tilted"
     across: Annotated[float, Between(-0.45, 0.45)]
@@ -378,7 +378,7 @@ class Posterise(View):
 @register
 @dataclass(frozen=True)
 class Resample(View):
-    """The picture scaled down to a share of its sides and up again, with what lies between pixels read linearly."""
+    """The picture scaled down to a share of its sides and up again, with linear interpolation."""
 
     adjective = "coarser"
     share: Annotated[float, Between(0.02, 1)]
@@ -418,7 +418,7 @@ class Jpeg(View):
 @register
 @dataclass(frozen=True)
 class Order(Worded):
-    """The labels in another order, of which every picture has its own: `order:1`, `order:2` …"""
+    """The labels in a different order, which depends on the picture: `order:1`, `order:2` …"""
 
     adjective = "reordered"
     number: Annotated[float, Between(1, 99, whole=True)]
@@ -430,7 +430,7 @@ class Order(Worded):
 @register
 @dataclass(frozen=True)
 class Wording(Worded):
-    """The question in other words: a paraphrase of the usual prompt, or a line of the description's own file."""
+    """A paraphrase of the default prompt, or a line of the description's own file."""
 
     adjective = "reworded"
     number: Annotated[float, Between(1, 99, whole=True)]
@@ -442,7 +442,7 @@ class Wording(Worded):
 @register
 @dataclass(frozen=True)
 class Ranked(Worded):
-    """The question for the five most probable labels in their order."""
+    """Ask for the five most probable labels, ranked."""
 
     adjective = "ranked"
 
@@ -453,7 +453,7 @@ class Ranked(Worded):
 @register
 @dataclass(frozen=True)
 class Describe(Worded):
-    """The question for a description of the picture first, and then for its label."""
+    """Ask for a description of the picture first, and then for its label."""
 
     adjective = "described"
 
@@ -478,9 +478,7 @@ class Chain(View):
             )
         worded = Counter(type(view) for view in self.views if isinstance(view, Worded))
         if twice := [family for family, times in worded.items() if times > 1]:
-            raise ViewError(
-                f"{short(self.text)} has {name_of(twice[0])} more than once; the last would hide the others"
-            )
+            raise ViewError(f"{short(self.text)} has {name_of(twice[0])} more than once; give each once")
 
     @property
     def random(self) -> bool:  # type: ignore[override]

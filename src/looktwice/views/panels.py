@@ -1,4 +1,4 @@
-"""Views and panels from text, such as `mirror+turn:10` or `zoom:1.15 rotation:30*10`, and the questions they ask."""
+"""Parse views and panels, such as `mirror+turn:10` or `zoom:1.15 rotation:30*10`, and make their queries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 LONGEST_VIEW = 1_000
-"""Characters that the text of one view may have."""
+"""The most characters in the text of a view."""
 
 GROUP = "looktwice.views"
 """The entry points with which other packages add families."""
@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)(e-?\d+)?", re.ASCII)
 
 
 def parse(text: str) -> View:
-    """The view that a text names, such as `rotation:30`, `zoom:1.15,border=edge`, `mirror+turn:10` or `gpt@mirror`."""
+    """Parse a view, such as `rotation:30`, `zoom:1.15,border=edge`, `mirror+turn:10` or `gpt@mirror`."""
     if len(text) > LONGEST_VIEW:
         raise ViewError(f"a view of {len(text)} characters is too long; {LONGEST_VIEW} are allowed")
     classifier, at, rest = text.partition("@")
@@ -107,12 +107,12 @@ def _load(name: str, points: list[EntryPoint]) -> type[View]:
 
 
 LONGEST_PANEL = 10_000
-"""Views that a panel may have, and characters that its text may have."""
+"""The most views of a panel, and characters of its text."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Views in the order in which they are asked; a random view may stand in it many times.
+    """Views in the order of asking; a random view may be repeated.
 
     >>> panel = Panel.parse("mirror zoom:1.15 rotation:30*10")
     >>> len(panel), str(panel[:3])
@@ -121,7 +121,7 @@ class Panel:
 
     views: tuple[View, ...]
     first: str = ""
-    """The classifier that the base query and the views without an @ are for; where empty, the first of the model."""
+    """The classifier of the base query and of views without an @; empty for the model's first."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "views", tuple(self.views))
@@ -138,7 +138,7 @@ class Panel:
 
     @classmethod
     def parse(cls, text: str) -> Panel:
-        """The panel of views separated by spaces, with *n for n in a row: `mirror zoom:1.15 rotation:30*10`."""
+        """Parse views separated by spaces, with *n for repetitions: `mirror zoom:1.15 rotation:30*10`."""
         if len(text) > LONGEST_PANEL:
             raise ViewError(
                 f"a panel of {len(text)} characters is too long; {LONGEST_PANEL} are allowed", code="panel-invalid"
@@ -185,7 +185,7 @@ class Panel:
 
 
 def questions(image: Image, panel: Panel, seed: int) -> tuple[Question, ...]:
-    """One question a view, in the order of the panel; the seed is from 0 to 2⁶³ - 1."""
+    """One query per view, in the order of the panel; the seed is from 0 to 2⁶³ - 1."""
     if not 0 <= seed < 2**63:
         raise ViewError(f"a seed must be from 0 to 2⁶³ - 1, not {seed}", code="panel-invalid")
     digest = image.digest
@@ -213,7 +213,7 @@ GENERAL = Panel.parse(
     shift:-0.06,0 tone:contrast=0.7 mirror+zoom:1.3 mirror+turn:20
     """
 )
-"""Eight views that suit most pictures, the most telling first.
+"""The general panel: eight views for most pictures, the most informative first.
 
 experiments/general.py grows them on a few hundred pictures each of CIFAR-10, CIFAR-100 and ImageNet, under six models,
 with equal weight for each of the three, and writes them here; docs/views.md has the figures.
@@ -262,11 +262,11 @@ CANDIDATES: tuple[View, ...] = tuple(SEVERITY)
 PROMPTED: tuple[View, ...] = Panel.parse(
     "order:1 order:2 order:3 wording:1 wording:2 wording:3 ranked describe mirror+order:1 again"
 ).views
-"""Further candidates for a classifier that takes a prompt; `again` shows whether other words beat repeating them."""
+"""Further candidates for a classifier that takes a prompt; `again` is the control for changed wordings."""
 
 
 def panel_of(views: Panel | str | None) -> Panel:
-    """The panel that a text names; without a text, the general panel."""
+    """Parse a panel; without a text, the general panel."""
     if views is None or views == "":
         return GENERAL
     return Panel.parse(views) if isinstance(views, str) else views

@@ -1,4 +1,4 @@
-"""How a question is put into words, for classifiers that take a prompt.
+"""The wording of a query, for classifiers that take a prompt.
 
 Views that change the words instead of the pixels make a `Phrasing`, and the connectors of chat models follow it.
 """
@@ -17,10 +17,10 @@ THIRDS = 3
 
 @dataclass(frozen=True)
 class LabelOrder:
-    """An order of the labels that belongs to a picture: the same on every machine, another one for other pictures.
+    """An order of the labels that is determined by the picture.
 
-    Numbers 1 to 3 share one shuffled list that is rotated by thirds, and so do 4 to 6: over such a group every label
-    stands once in each third of the list, where their number is divisible by three.
+    Numbers 1 to 3 share one shuffled list that is rotated by thirds, and so do 4 to 6: within such a group every label
+    is once in each third of the list, if their number is divisible by three.
     """
 
     digest: str
@@ -45,12 +45,12 @@ class Phrasing:
 
     order: LabelOrder | None = None
     wording: int = 0
-    """Which paraphrase asks, from 1; 0 is the usual one."""
+    """The paraphrase, from 1; 0 is the default prompt."""
     ranked: bool = False
-    """Whether it asks for the most probable labels in their order."""
+    """Whether it asks for a ranked list of labels."""
     describe: bool = False
     """Whether it asks for a description of the picture before the label."""
 
 
 AS_DESCRIBED = Phrasing()
-"""The words of the description, unchanged."""
+"""The default wording."""

@@ -1,4 +1,4 @@
-"""From questions to pixels: pictures moved and bent, read through maps of fixed-point source positions.
+"""Render queries: geometric views, remapped with fixed-point source positions.
 
 Fixed point makes the pixels the same on every OpenCV from 4.10 on, which its own affine warp does not guarantee.
 Moves are worked out in complex numbers x + iy, whose two halves lie in memory as OpenCV wants them.
@@ -28,10 +28,10 @@ RENDERER = "1"
 """Part of every ledger key; it changes whenever the pixels of any view of looktwice change."""
 
 Border = Literal["reflect", "constant", "edge"]
-"""What lies beyond the picture: its own mirror image, black, or its outermost pixels drawn out."""
+"""How pixels beyond the border are filled: mirrored, black, or repeated."""
 
 Interpolation = Literal["linear", "nearest"]
-"""How a pixel is read between four others: their weighted mean, or the nearest one."""
+"""The interpolation: bilinear or nearest."""
 
 Points = NDArray[np.float32]
 Sampling = tuple[Border, Interpolation]
@@ -56,7 +56,7 @@ _NOTHING_BETWEEN = np.empty(0, np.uint16)
 
 @dataclass(frozen=True)
 class Sampled(View, ABC):
-    """A view that reads the picture between and beyond its pixels."""
+    """A view that interpolates, and reads beyond the border."""
 
     border: Border = field(default="reflect", kw_only=True)
     interpolation: Interpolation = field(default="linear", kw_only=True)
@@ -289,7 +289,7 @@ class Run(NamedTuple):
 
 
 def renderer(views: Iterable[View]) -> str:
-    """The renderer's version: RENDERER, then the versions of the families that have their own."""
+    """The version of the renderer: RENDERER, and the versions of families that have one."""
     own = {f"{name_of(type(part))}={part.version}" for view in views for part in view.parts if part.version}
     return " ".join([RENDERER, *sorted(own)])
 

@@ -1,4 +1,4 @@
-"""Views as one of several classifiers sees them, such as `gpt@mirror`, and `gpt@base` for the picture itself."""
+"""Views for one of several classifiers, such as `gpt@mirror`, and `gpt@base` for the base query."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Base(Again):
 
 @dataclass(frozen=True)
 class At(View):
-    """A view as one of several classifiers sees it: `gpt@mirror`; pixels and words are those of the view."""
+    """A view for one of several classifiers: `gpt@mirror`; pixels and wording are those of the view."""
 
     classifier: str
     view: View
@@ -61,7 +61,7 @@ def classifier_of(view: View) -> str:
 
 
 def drawn(view: View) -> View:
-    """The view as it is drawn and stored, whichever classifier it is for."""
+    """The view without its classifier."""
     inner = view.view if isinstance(view, At) else view
     return Again() if isinstance(inner, Base) else inner
 

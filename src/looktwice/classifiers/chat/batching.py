@@ -144,7 +144,7 @@ class BatchApi(ABC):
         data = endpoint.parse(reply)
         if isinstance(data, dict):
             return data
-        raise endpoint.garbled("is not what a batch interface says", reply)
+        raise endpoint.garbled("is not a valid reply of a batch API", reply)
 
     async def _made(self, path: str, body: bytes, field: str = "id", headers: Mapping[str, str] | None = None) -> str:
         """The vendor's id of a file or batch that was created; `file.name` is a path in its reply."""

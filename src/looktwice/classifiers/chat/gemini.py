@@ -144,7 +144,7 @@ class _Reply(_Camel):
     def _holds_something(self) -> Self:
         """Every field is optional, but a reply without any of them is not from Gemini."""
         if not (self.candidates or self.prompt_feedback or self.usage_metadata):
-            raise ValueError("it holds no candidates, no feedback and no usage")
+            raise ValueError("it has no candidates, no feedback and no usage")
         return self
 
 

@@ -52,7 +52,7 @@ class Missing(StrEnum):
 
 SENTENCES = {
     Missing.REFUSAL: "the model declined to answer",
-    Missing.BLOCKED: "a filter of the vendor kept it back",
+    Missing.BLOCKED: "the vendor's filter blocked it",
     Missing.CUT: "it was cut off before its end; raise max_tokens where that is set",
     Missing.EMPTY: "it was empty",
     Missing.UNLISTED: "it was not one label of the list",

@@ -83,7 +83,7 @@ class ChatModel(HttpSettings, ABC):
     answer: Literal["schema", "tool", "plain"] = "schema"
     enumeration: bool | None = Field(default=None, description="list the labels in the schema; within limits if unset")
     picture: Literal["first", "last"] = Field(
-        default="first", description="last puts the words first, which some servers then keep in a cache"
+        default="first", description="last puts the text first, which some servers can cache"
     )
     temperature: float | None = Field(default=None, ge=0, le=2)
     max_tokens: int | None = Field(default=None, ge=1)
@@ -135,7 +135,7 @@ class ChatModel(HttpSettings, ABC):
         except ValueError:
             raise PermanentError(f"{text!r} is not an address; write http://host/path or https://host/path") from None
         if url.user or url.password or url.raw_query_string:
-            raise PermanentError("the url of a chat model holds a user, password or query; name a key = … instead")
+            raise PermanentError("the url of a chat model contains a user, password or query; use key = … instead")
         return text
 
     def parts(self, prompts: Prompts) -> dict[str, object]:
@@ -151,7 +151,7 @@ class ChatModel(HttpSettings, ABC):
     @classmethod
     def _lists_the_labels(cls, prompt: str) -> str:
         if prompt and LABELS not in prompt:
-            raise ValueError("the prompt must say {labels} where the labels are to be listed")
+            raise ValueError("the prompt needs the placeholder {labels} for the list of labels")
         return prompt
 
     @field_validator("key")
@@ -171,7 +171,7 @@ class ChatModel(HttpSettings, ABC):
     def _tells_of_one_label(self) -> Self:
         if self.logprobs and (self.ranked or self.answer == "tool"):
             raise ValueError(
-                'logprobs are of one label in plain words or a schema; leave out ranked and answer = "tool"'
+                'logprobs need a single label as plain text or by schema; leave out ranked and answer = "tool"'
             )
         return self
 
