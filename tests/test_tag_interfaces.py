@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -19,7 +20,7 @@ from looktwice.decisions.verdict import TagVerdict
 from looktwice.ray import Scorer
 from looktwice.sklearn import LookTwice
 
-COUNT, LABELLED = 6, 120
+COUNT, LABELLED, ADDED = 6, 120, 40
 SAME = ("kind", "tags", "yes", "no", "review", "decision", "basis", "sentence", "queries")
 """What depends on the picture and the profile alone."""
 
@@ -112,8 +113,22 @@ def test_the_estimator_has_scikit_learns_multi_label_form(place: Place, expected
     assert (estimator.predict(new) == (chances >= 0.5)).all()
 
 
+def test_labels_of_changed_pictures_repair_a_profile_at_no_query_for_the_old_ones(place: Place) -> None:
+    added, profile, before = (
+        write_pictures(place.folder / "added", ADDED, seed=7),
+        place.folder / "repaired.json",
+        place.api.bill,
+    )
+    shutil.copy(place.folder / "profile.json", profile)
+    done = call("fit", "--add", added, "-c", place.folder / "api.toml", "-o", profile, "--ledger", place.ledger)
+    assert done.returncode == 0, done.stderr
+    old, new = (lt.Profile.load(place.folder / name) for name in ("profile.json", "repaired.json"))
+    assert (new.vocabulary, new.pictures, new.calibrator != old.calibrator) == (old.vocabulary, ADDED, True)
+    assert place.api.bill == before + ADDED
+
+
 def test_no_interface_bought_an_answer_twice(place: Place, expected: list[dict[str, Any]]) -> None:
-    assert place.api.bill == LABELLED + len(expected)
+    assert place.api.bill == LABELLED + len(expected) + ADDED
 
 
 def test_every_interface_tells_the_same_number_of_missing_labels(place: Place) -> None:

@@ -290,3 +290,18 @@ def test_a_scale_without_scores_is_a_rank() -> None:
     scale = TagScale.learn(np.ones((3, 2), np.int16), np.full((3, 2), np.nan, np.float32))
     assert scale == TagScale("rank")
     assert scale.shares(np.array([0, 1], np.int16), np.full(2, np.nan, np.float32)).tolist() == [0.0, 1.0]
+
+
+def test_a_correction_by_a_few_later_pictures_mends_scores_that_have_changed(
+    votes: LabelledTagVotes, jury: TagJury
+) -> None:
+    later, rng = votes.take(slice(600, None)), np.random.default_rng(2)
+    lost = rng.random(later.ranks.shape) < 0.5
+    scores = np.where(lost, np.nan, later.scores).astype(np.float32)
+    changed = replace(later, ranks=np.where(lost, 0, later.ranks).astype(np.int16), scores=scores)
+    rest, corrected = changed.take(slice(50, None)), jury.corrected(changed.take(slice(0, 50)))
+    assert brier(corrected.probability(rest), rest) < 0.97 * brier(jury.probability(rest), rest)
+    low, high = corrected.interval(rest)
+    assert (low <= corrected.probability(rest)).all()
+    assert (corrected.probability(rest) <= high).all()
+    assert TypeAdapter(TagJury).validate_json(TypeAdapter(TagJury).dump_json(corrected)) == corrected

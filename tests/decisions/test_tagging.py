@@ -170,6 +170,27 @@ def test_labels_and_tags_are_not_mixed() -> None:
         lt.Model([tagger, lambda image: "cat"])
 
 
+def test_pictures_without_any_tag_teach_nothing_and_nothing_is_asked() -> None:
+    with lt.Model(lt.returns_tags(refused)) as model, pytest.raises(FitError, check=coded("labels-missing")):
+        model.fit(pictures(60)[0], [[]] * 60)
+
+
+def test_labels_of_changed_pictures_repair_a_profile(model: lt.Model) -> None:
+    def darker(count: int, seed: int) -> tuple[np.ndarray, list[list[str]]]:
+        images, truths = pictures(count, seed)
+        images[:, : len(TAGS), 0, 0] = np.where(images[:, : len(TAGS), 0, 0] > 128, 140, 30)
+        return images, truths
+
+    old, asked, others = model.fitted(), darker(60, seed=5), darker(300, seed=6)
+    with lt.Model(tagger, old) as repaired:
+        before = cast("TagEvaluation", repaired.evaluate(*others)).scores
+        new = repaired.borrow(old, *asked)
+        after = cast("TagEvaluation", repaired.evaluate(*others)).scores
+        assert (new.vocabulary, new.panel, new.pictures) == (old.vocabulary, old.panel, 60)
+    assert after.brier < before.brier
+    assert after.ece < 0.5 * before.ece
+
+
 def test_true_tags_that_are_never_returned_end_the_fit_after_a_few_queries() -> None:
     images, truths = pictures(100)
     with lt.Model(tagger) as model, pytest.raises(DataError, check=coded("labels-unmatched")):

@@ -63,6 +63,8 @@ LEAST_FALL = 1e-7
 """The expected decrease of the loss below which a fit has converged."""
 FEWEST = 10
 """The fewest labelled pictures for a fit."""
+CORRECTION = (1.0, 0.1, 3.0)
+"""Ridge penalties of a correction: of its slope, its offset, and the offset of each tag."""
 CELLS = 4_000_000
 """Elements of the design matrix held in memory at once."""
 Z95 = 1.959964
@@ -87,6 +89,20 @@ class TagMember:
     """(T, K, K): conditional on the shared weights."""
     coupling: tuple[tuple[tuple[float, ...], ...], ...] = field(repr=False)
     """(T, G, K)."""
+
+    def corrected(self, slope: float, offsets: Floats, variance: Floats) -> Self:
+        """The parameters with log odds times a slope, plus the offset of each tag; (T,) offsets and their variance."""
+        own, covariance = slope * np.array(self.own), slope**2 * np.array(self.own_covariance)
+        own[:, 0] += offsets  # the first tag-specific column is constant
+        covariance[:, 0, 0] += variance
+        common = slope * np.array(self.common), slope**2 * np.array(self.common_covariance)
+        return replace(
+            self,
+            common=_nested(common[0]),
+            own=_nested(own),
+            common_covariance=_nested(common[1], digits=4),
+            own_covariance=_nested(covariance, digits=4),
+        )
 
     def log_odds(self, design: Design) -> tuple[Floats, Floats]:
         """(n, T) twice: the log odds of each tag, and their variance."""
@@ -163,6 +179,14 @@ class TagJury:
         hessian = rows.hessian(rows.log_odds(point), total, rows.ridge(WEAKEST))
         parts = np.linalg.inv(hessian.schur()), hessian.own_inverse, hessian.coupling()
         return TagMember(classifiers, *map(_nested, point), *(_nested(part, digits=4) for part in parts))
+
+    def corrected(self, labelled: LabelledTagVotes) -> Self:
+        """Correct the log odds by further pictures: a slope and an offset for all tags, and an offset for each.
+
+        All are shrunk towards no correction. Log odds are linear in the parameters, so the result is a jury too.
+        """
+        slope, *offsets = _correction(self._log_odds(labelled)[0], labelled.truths)
+        return replace(self, members=tuple(member.corrected(float(slope), *offsets) for member in self.members))
 
     def probability(self, votes: TagVotes) -> Floats:
         """(n, T): the probability that each tag applies to each picture."""
@@ -392,6 +416,25 @@ class TagRows:
         own = [self.own[part] @ weight for part, weight in zip(self.parts, weights, strict=True)]
         odds: Floats = self.common @ common + np.concatenate(own)
         return odds
+
+
+def _correction(odds: Floats, truths: Bools) -> tuple[Floats, Floats, Floats]:
+    """The slope of log odds (n, T), the offset of each tag, and its variance given the others, by penalised fit."""
+    from scipy.optimize import minimize
+
+    tags = odds.shape[1]
+    ridge = np.array([*CORRECTION[:2], *[CORRECTION[2]] * tags])
+
+    def loss(theta: Floats) -> tuple[float, Floats]:
+        trial = (1.0 + theta[0]) * odds + theta[1] + theta[2:]
+        gap = _sigmoid(trial) - truths
+        slope = np.array([(gap * odds).sum(), gap.sum(), *gap.sum(axis=0)]) + ridge * theta
+        return float((np.logaddexp(0.0, trial) - truths * trial).sum() + ridge @ theta**2 / 2), slope
+
+    bounds = [(-1.0, None), *[(None, None)] * (tags + 1)]
+    theta = minimize(loss, np.zeros(tags + 2), jac=True, method="L-BFGS-B", bounds=bounds).x
+    chance = _sigmoid((1.0 + theta[0]) * odds + theta[1] + theta[2:])
+    return 1.0 + theta[0], theta[1] + theta[2:], 1.0 / ((chance * (1.0 - chance)).sum(axis=0) + CORRECTION[2])
 
 
 def _subsets(classifiers: int) -> list[tuple[int, ...]]:

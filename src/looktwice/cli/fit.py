@@ -193,7 +193,7 @@ def _add(model: AsyncModel, labelled: Sequence[Picture], out: Path, votes: Path 
     if output.dry_run:
         estimate(model, labelled, known.views(), output)
         return
-    unscored, tell = listener(votes)
+    unscored, tell = listener(votes, known.vocabulary)
     profile = watch(model, len(labelled), output, partial(model.borrow, known, labelled, on_collected=tell))
     model.save(out)
     if output.json:
@@ -246,8 +246,13 @@ def borrow(
 # What every command that learns a profile says -----------------------------------------------------------------------
 
 
-def listener(votes: Path | None = None) -> tuple[list[Unscored], Callable[[Collected], None]]:
-    """A callback that reports answers before fitting and saves the votes; the list collects unscored pictures."""
+def listener(
+    votes: Path | None = None, known: Sequence[str] = ()
+) -> tuple[list[Unscored], Callable[[Collected], None]]:
+    """A callback that reports answers before fitting and saves the votes; the list collects unscored pictures.
+
+    Tags in `known` are not reported as left out.
+    """
     unscored: list[Unscored] = []
 
     def tell(collected: Collected) -> None:
@@ -256,7 +261,7 @@ def listener(votes: Path | None = None) -> tuple[list[Unscored], Callable[[Colle
         if votes:
             save_votes(votes, collected.votes)
         if collected.kind == "tags":
-            tell_tags(collected)
+            tell_tags(collected, known)
         else:
             tell_mismatch(collected.labelled())
         tell_duplicates(collected)
@@ -332,9 +337,9 @@ def tell_mismatch(labelled: LabelledVotes) -> None:
         say(f"[yellow]Label mismatch:[/yellow] {safe(found)}. If some mean the same, rename one: see docs/pictures.md")
 
 
-def tell_tags(collected: Collected) -> None:
+def tell_tags(collected: Collected, known: Sequence[str] = ()) -> None:
     """Print returned tags that apply to no picture, which are left out."""
-    if sentence := left_out(collected):
+    if sentence := left_out(collected, known):
         say(f"[yellow]Tags:[/yellow] {safe(sentence)}. If some mean the same, rename one: see docs/pictures.md")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -39,8 +39,12 @@ from looktwice.views import At, Base, Panel, renderer
 if TYPE_CHECKING:
     import pandas as pd
 
+Fit = Callable[[LabelledTagVotes], TagJury]
 FAMILY = "tags"
 """The name of the calibrator in a profile."""
+NO_TAGS = "no tag is true of any labelled picture; give pictures with tags"
+RENEWED = 50
+"""The fewest further pictures by which a repair may fit a jury anew."""
 PRECISION = 0.95
 """The precision at which recall is reported."""
 
@@ -54,6 +58,8 @@ async def fit(
     engine: QueryEngine, pictures: Sequence[Picture], panel: Panel, on_collected: OnCollected | None
 ) -> tuple[Profile, Collected]:
     """Ask all classifiers about labelled pictures, and fit a profile; returns both."""
+    if not any(picture.tags for picture in pictures):
+        raise FitError(NO_TAGS, code="labels-missing")
     fitting.check_teachable(pictures)
     await _check_tags(engine, pictures)
     collected = fitting.check_learnable(await collect(engine, pictures, panel), len(pictures), on_collected or warn)
@@ -68,11 +74,11 @@ def warn(collected: Collected) -> None:
         warnings.warn(sentence, stacklevel=2)
 
 
-def left_out(collected: Collected) -> str:
+def left_out(collected: Collected, known: Sequence[str] = ()) -> str:
     """A remark on returned tags that apply to no labelled picture, which cannot be learned; empty if none."""
     votes = collected.votes
     listed = Counter(label for row in votes.lists() for ranked in row for label, _ in ranked)
-    others = sorted(listed.keys() - set(true_tags(votes)))
+    others = sorted(listed.keys() - {*true_tags(votes), *known})
     return f"{few(others, 'returned tag')} true of no labelled picture: left out" if others else ""
 
 
@@ -121,11 +127,9 @@ async def collect(
 
 def learn(collected: Collected, asked: Sequence[ProfileClassifier]) -> Profile:
     """Fit a profile from answers and truths, without queries."""
-    votes, first, described = collected.labelled(), asked[0], collected.described()
-    base = [tag_bin(votes.vocabulary[code]) if code >= 0 else 0 for code in votes.base.tolist()]
-    tags = true_tags(votes)
+    first, tags = asked[0], true_tags(collected.votes)
     if not tags:
-        raise FitError("no tag is true of any labelled picture; give pictures with tags", code="labels-missing")
+        raise FitError(NO_TAGS, code="labels-missing")
     profile = Profile(
         kind="tags",
         classifier=first.description,
@@ -141,18 +145,54 @@ def learn(collected: Collected, asked: Sequence[ProfileClassifier]) -> Profile:
         working_size=collected.working_size,
         renderer=renderer(collected.panel),
         calibrator={},
-        pictures=len(votes),
-        fitted_on=tuple(digest[:DIGEST_DIGITS] for digest in votes.digests if digest),
+        pictures=0,
         results=(),
         held_out=HeldOut(confidence=(), correct=()),
-        agreement_bins=tuple(np.bincount(base, minlength=MOST_COUNTED + 1).tolist()),
-        familiarity=None if described is None else Familiarity.fit(described, collected.described_at),
     )
+    return taught(profile, collected, TagJury().fit)
+
+
+def taught(profile: Profile, collected: Collected, fit: Fit) -> Profile:
+    """The profile with a jury, and with guarantees and references of drift, from these answers and truths alone."""
+    votes, described = collected.labelled(), collected.described()
     labelled = labelled_tags(votes, profile)
-    probability = np.round(held_out(labelled), 6)
-    jury = TypeAdapter(TagJury).dump_python(TagJury().fit(labelled), mode="json")
-    held = HeldOut(confidence=tuple(probability.ravel().tolist()), correct=tuple(labelled.truths.ravel().tolist()))
-    return profile.model_copy(update={"calibrator": {"family": FAMILY, **jury}, "held_out": held})
+    probability = np.round(held_out(labelled, fit), 6)
+    jury = TypeAdapter(TagJury).dump_python(fit(labelled), mode="json")
+    base = [tag_bin(votes.vocabulary[code]) if code >= 0 else 0 for code in votes.base.tolist()]
+    return profile.model_copy(
+        update={
+            "calibrator": {"family": FAMILY, **jury},
+            "held_out": HeldOut(
+                confidence=tuple(probability.ravel().tolist()), correct=tuple(labelled.truths.ravel().tolist())
+            ),
+            "pictures": len(votes),
+            "fitted_on": tuple(digest[:DIGEST_DIGITS] for digest in votes.digests if digest),
+            "agreement_bins": tuple(np.bincount(base, minlength=MOST_COUNTED + 1).tolist()),
+            "familiarity": None if described is None else Familiarity.fit(described, collected.described_at),
+        }
+    )
+
+
+async def repair(
+    engine: QueryEngine, pictures: Sequence[Picture], profile: Profile, on_collected: OnCollected | None
+) -> Profile:
+    """Mend the jury of a profile by further labelled pictures; guarantees rest on these alone.
+
+    It is corrected, or fitted anew where that has the lower log loss on held-out folds.
+    """
+    profile.check(engine.channels)
+    fitting.check_teachable(pictures)
+    check_truths({tag for picture in pictures for tag in picture.tags or ()}, profile.vocabulary)
+    collected = await collect(engine, pictures, profile.views())
+    fitting.check_learnable(collected, len(pictures), on_collected or fitting.warn)
+    labelled = labelled_tags(collected.labelled(), profile)
+    fits = [profile.tag_jury().corrected, TagJury().fit][: 2 if len(labelled) >= RENEWED else 1]
+    return taught(profile, collected, min(fits, key=lambda fit: log_loss(held_out(labelled, fit), labelled.truths)))
+
+
+def log_loss(probability: Floats, truths: Bools) -> float:
+    """The mean negative log-likelihood of tags."""
+    return float(-np.log(np.clip(np.where(truths, probability, 1.0 - probability), 1e-9, None)).mean())
 
 
 def labelled_tags(votes: LabelledVotes, profile: Profile) -> LabelledTagVotes:
@@ -162,11 +202,11 @@ def labelled_tags(votes: LabelledVotes, profile: Profile) -> LabelledTagVotes:
     return tag_votes(votes, profile).labelled(truths.reshape(len(votes), len(profile.vocabulary)))
 
 
-def held_out(labelled: LabelledTagVotes) -> Floats:
+def held_out(labelled: LabelledTagVotes, fit: Fit) -> Floats:
     """(n, T): the held-out probability of each tag."""
     fold, probability = folds(len(labelled)), np.zeros(labelled.truths.shape)
     for number in range(int(fold.max()) + 1):
-        jury = TagJury().fit(labelled.take(np.flatnonzero(fold != number)))
+        jury = fit(labelled.take(np.flatnonzero(fold != number)))
         rows = np.flatnonzero(fold == number)
         probability[rows] = jury.probability(labelled.take(rows))
     return probability

@@ -336,7 +336,11 @@ class AsyncModel(Connection):
         With the classifier's own profile as the teacher, labels of changed pictures update it.
         """
         source = teacher if isinstance(teacher, Profile) else Profile.load(Path(teacher))
-        if found := self._one_label(pictures, labels):
+        if self.kind == "tags":
+            found = _labelled(pictures, labels, self.kind)
+            async with self._showing(len(found)) as engine:
+                self.profile = await tagging.repair(engine, found, source, on_collected)
+        elif found := self._one_label(pictures, labels):
             transferring.jury_of(source)
             collected = await self._collected(found, source.views(), on_collected)
             self.profile = transferring.taught(source, collected, self.description)
