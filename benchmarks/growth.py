@@ -25,7 +25,7 @@ from goals import at_least, at_most
 
 from looktwice.calibration.jury import Jury
 from looktwice.classifiers.base import Answer, Limits, Pixels
-from looktwice.decisions import fitting, judging
+from looktwice.decisions import collecting, fitting, judging
 from looktwice.decisions.verdict_files import ScoreFile
 from looktwice.engine.channel import Channel
 from looktwice.engine.engine import QueryEngine
@@ -82,7 +82,7 @@ async def score(count: int, views: int, out: Path) -> float:
     """Seconds that a run of `score` takes."""
     panel = Panel.parse(f"gaussian:0.1*{views}")
     engine = QueryEngine([Channel(Instant(), None, Settings(Instant().limits))])
-    profile = fitting.learn(await fitting.collect(engine, taught(), panel), Jury(), "instant")
+    profile = fitting.learn(await collecting.collect(engine, taught(), panel), Jury(), "instant")
     began = time.perf_counter()
     todo = Collection([str(number) for number in range(count)], Made())
     file = ScoreFile(out, {}, todo)

@@ -29,7 +29,7 @@ import looktwice
 from looktwice.calibration.jury import Jury
 from looktwice.classifiers.onnx import OnnxClassifier, Tensor
 from looktwice.classifiers.registry import connect
-from looktwice.decisions import fitting, judging
+from looktwice.decisions import collecting, fitting, judging
 from looktwice.decisions.profile import Profile
 from looktwice.decisions.verdict_files import ScoreFile
 from looktwice.engine.channel import Channel
@@ -135,13 +135,13 @@ def run(work: Callable[[], object]) -> object:
 
 
 def learned(classifier: OnnxClassifier, pictures: list[Picture], description: Path) -> Profile:
-    async def work() -> fitting.Collected:
-        return await fitting.collect(
+    async def work() -> collecting.Collected:
+        return await collecting.collect(
             QueryEngine([Channel(classifier, None, Settings(classifier.limits))]), pictures, GENERAL
         )
 
     collected = run(work)
-    assert isinstance(collected, fitting.Collected)
+    assert isinstance(collected, collecting.Collected)
     return fitting.learn(collected, Jury(), str(description))
 
 

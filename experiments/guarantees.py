@@ -21,7 +21,7 @@ from experiments.writing import Row, write
 from looktwice.calibration import crossfit, metrics
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury
-from looktwice.decisions.profile import HeldOut
+from looktwice.decisions.results import HeldOut
 from looktwice.plots.figures import reliability_svg, risk_coverage_svg
 
 RESULTS = Path(__file__).parent / "results"

@@ -26,7 +26,7 @@ from looktwice.calibration.conformal import SetKind, draws
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import Bools, Codes, Floats, LabelledVotes, base_tally
-from looktwice.decisions.profile import HeldOut
+from looktwice.decisions.results import HeldOut
 
 RESULTS = Path(__file__).parent / "results"
 SPLITS, COVERAGE, IN_BIN = 20, 0.9, 100

@@ -25,7 +25,7 @@ from looktwice.calibration import crossfit
 from looktwice.calibration.conformal import draws
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import Floats, LabelledVotes, Places, Votes, base_tally
-from looktwice.decisions.profile import HeldOut
+from looktwice.decisions.results import HeldOut
 from looktwice.views import GENERAL
 
 RESULTS = Path(__file__).parent / "results" / "weighted.csv"

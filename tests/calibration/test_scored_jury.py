@@ -14,10 +14,10 @@ from looktwice.calibration.jury import AdaptiveJury, Jury
 from looktwice.calibration.risk import ANY, Thresholds
 from looktwice.calibration.scales import Scale
 from looktwice.calibration.votes import UNLISTED, Evidence, Floats, LabelledVotes, Row, Votes
+from looktwice.decisions.collecting import Collected
 from looktwice.decisions.evaluation import guarantees
-from looktwice.decisions.fitting import Collected
 from looktwice.decisions.policy import Policy
-from looktwice.decisions.profile import HeldOut
+from looktwice.decisions.results import HeldOut
 from looktwice.errors import DataError
 from looktwice.views import Panel
 

@@ -22,7 +22,7 @@ from looktwice.calibration.votes import Row, Votes
 from looktwice.classifiers.base import Answer, Limits, Pixels
 from looktwice.cli import console, demo
 from looktwice.cli.console import Output, watched
-from looktwice.decisions.profile import Result
+from looktwice.decisions.results import Result
 from looktwice.engine.budget import Budget
 from looktwice.model import AsyncModel
 from looktwice.model.progress import Spending

@@ -25,7 +25,7 @@ from looktwice.calibration.votes import MISSING, OUTSIDE, Bools, Codes, Floats, 
 from looktwice.decisions import planning, sequence
 from looktwice.decisions.evaluation import Guarantees, bin_coverage
 from looktwice.decisions.policy import ClaimTest, DecisionOptions
-from looktwice.decisions.profile import HeldOut
+from looktwice.decisions.results import HeldOut
 from looktwice.errors import DataError
 from looktwice.monitoring import drift
 from looktwice.monitoring.drift import Drift

@@ -18,7 +18,7 @@ from looktwice.calibration import jury, logit, panels
 from looktwice.calibration.panels import Gain
 from looktwice.calibration.votes import Evidence, LabelledVotes, Votes
 from looktwice.classifiers.registry import connect
-from looktwice.decisions import fitting, pilot
+from looktwice.decisions import collecting, pilot
 from looktwice.decisions.profile import ProfileClassifier
 from looktwice.images.collection import Picture, labelled
 from looktwice.views import GENERAL, Panel
@@ -207,7 +207,7 @@ def test_the_votes_of_a_choice_are_those_of_asking_the_panel_alone(
     chosen: tuple[pilot.Selection, int], clothes: list[Picture]
 ) -> None:
     found = chosen[0]
-    alone = asyncio.run(fitting.collect(engine_for(connect(MODEL)), pilot.shuffled(clothes), found.collected.panel))
+    alone = asyncio.run(collecting.collect(engine_for(connect(MODEL)), pilot.shuffled(clothes), found.collected.panel))
     words, own = found.collected.votes.vocabulary, alone.votes.vocabulary
     assert [[words[c] for c in row] for row in found.collected.votes.views] == [
         [own[c] for c in row] for row in alone.votes.views
@@ -219,8 +219,8 @@ def test_parts_with_other_labels_and_unread_answers_are_joined() -> None:
     one = Votes(("p",), ("mirror", "turn:5"), ("x", "y"), np.array([1], np.int32), np.array([[0, -1]], np.int32), 2)
     two = Votes(("q",), ("turn:5",), ("z",), np.array([0], np.int32), np.array([[0]], np.int32), 2)
     parts = [
-        fitting.Collected(one.labelled(["x"]), (), panel, "f", 0),
-        fitting.Collected(two.labelled(["z"]), (), Panel.parse("turn:5"), "f", 0),
+        collecting.Collected(one.labelled(["x"]), (), panel, "f", 0),
+        collecting.Collected(two.labelled(["z"]), (), Panel.parse("turn:5"), "f", 0),
     ]
     joined = pilot.joined(parts, Panel.parse("turn:5"))
     words = joined.votes.vocabulary
@@ -231,9 +231,9 @@ def test_parts_with_other_labels_and_unread_answers_are_joined() -> None:
 
 
 def test_classes_that_only_truths_of_different_parts_name_are_all_counted() -> None:
-    def part(label: str, truth: str) -> fitting.Collected:
+    def part(label: str, truth: str) -> collecting.Collected:
         said = Votes((label,), ("mirror",), (label,), np.zeros(1, np.int32), np.zeros((1, 1), np.int32), 2)
-        return fitting.Collected(said.labelled([truth]), (), Panel.parse("mirror"), "f", 0)
+        return collecting.Collected(said.labelled([truth]), (), Panel.parse("mirror"), "f", 0)
 
     joined = pilot.joined([part("ant", "bee"), part("cat", "cat"), part("dog", "eel")], Panel.parse("mirror"))
     assert joined.votes.vocabulary == ("ant", "cat", "dog")

@@ -18,8 +18,8 @@ from looktwice.calibration.jury import Jury
 from looktwice.calibration.paper import Cumulative, Transfer
 from looktwice.calibration.votes import Evidence, Votes
 from looktwice.classifiers.python import PythonClassifier
-from looktwice.decisions import fitting
-from looktwice.decisions.fitting import Collected
+from looktwice.decisions import collecting, fitting
+from looktwice.decisions.collecting import Collected
 from looktwice.decisions.profile import Profile
 from looktwice.errors import DataError, ProfileError
 from looktwice.model.connection import connect
@@ -30,7 +30,7 @@ from looktwice.views import Panel
 def collected(tmp_path_factory: pytest.TempPathFactory) -> Collected:
     pictures = write_pictures(tmp_path_factory.mktemp("pictures") / "pictures.npz", 60)
     engine = engine_for(PythonClassifier(brightest))
-    answers = asyncio.run(fitting.collect(engine, pictures, Panel.parse("mirror rotation:15*3")))
+    answers = asyncio.run(collecting.collect(engine, pictures, Panel.parse("mirror rotation:15*3")))
     labelled = answers.votes.labelled("nw" if i % 3 else "se" for i in range(60))
     return Collected(labelled, (), answers.panel, answers.fingerprint, 0)
 
@@ -111,10 +111,10 @@ def test_truths_are_held_against_a_fitted_vocabulary_before_asking_but_not_again
     engine, pictures = engine_for(PythonClassifier(brightest)), write_pictures(tmp_path / "pictures.npz", 5)
     strange, known = ([replace(picture, truth=truth) for picture in pictures] for truth in ("1", "nw"))
     with pytest.raises(DataError, check=coded("labels-unmatched")):
-        asyncio.run(fitting.collect_for(engine, strange, profile))
+        asyncio.run(collecting.collect_for(engine, strange, profile))
     assert engine.progress.sent == 0
     borrowed = profile.model_copy(update={"pictures": 0, "vocabulary": ("ant", "bee")})
-    assert asyncio.run(fitting.collect_for(engine, known, borrowed)).labelled().words == ("nw",) * 5
+    assert asyncio.run(collecting.collect_for(engine, known, borrowed)).labelled().words == ("nw",) * 5
 
 
 def test_another_classifier_is_refused(collected: Collected) -> None:

@@ -18,10 +18,11 @@ from support.workshop import run, write_profile
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.risk import NEVER, Claim
 from looktwice.classifiers.registry import connect
-from looktwice.decisions import evaluation, fitting, judging, planning
-from looktwice.decisions.fitting import Collected
+from looktwice.decisions import collecting, evaluation, fitting, judging, planning
+from looktwice.decisions.collecting import Collected
 from looktwice.decisions.policy import ClaimTest, DecisionOptions, Policy
-from looktwice.decisions.profile import HeldOut, Profile
+from looktwice.decisions.profile import Profile
+from looktwice.decisions.results import HeldOut
 from looktwice.decisions.verdict import Verdict, adjective, sentence
 from looktwice.decisions.verdict_files import COLUMNS
 from looktwice.engine.query import Cause, Unscored
@@ -44,12 +45,12 @@ def clothes() -> list[Picture]:
 
 @pytest.fixture(scope="module")
 def taught(clothes: list[Picture]) -> Collected:
-    return asyncio.run(fitting.collect(engine_for(connect(MODEL)), clothes[:400], MILD))
+    return asyncio.run(collecting.collect(engine_for(connect(MODEL)), clothes[:400], MILD))
 
 
 @pytest.fixture(scope="module")
 def tested(clothes: list[Picture]) -> Collected:
-    return asyncio.run(fitting.collect(engine_for(connect(MODEL)), clothes[400:600], MILD))
+    return asyncio.run(collecting.collect(engine_for(connect(MODEL)), clothes[400:600], MILD))
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +221,7 @@ def test_a_burst_of_any_length_is_judged_by_a_jury(profile: Profile, clothes: li
 
 def test_a_burst_whose_photos_agree_is_surer_than_one_whose_photos_do_not(clothes: list[Picture]) -> None:
     mild = Panel.parse("turn:3 turn:-3 zoom:1.04 zoom:0.96")
-    profile = fitting.learn(asyncio.run(fitting.collect(engine_for(connect(MODEL)), clothes, mild)), Jury(), MODEL)
+    profile = fitting.learn(asyncio.run(collecting.collect(engine_for(connect(MODEL)), clothes, mild)), Jury(), MODEL)
     by_label: dict[str, list[Picture]] = {}
     for picture, verdict in zip(clothes[:60], verdicts(clothes[:60], profile), strict=True):
         by_label.setdefault(verdict.base, []).append(picture)

@@ -17,7 +17,8 @@ from support.workshop import run
 
 from looktwice.calibration.votes import Counts, Floats
 from looktwice.decisions.policy import Policy
-from looktwice.decisions.profile import HeldOut, Profile
+from looktwice.decisions.profile import Profile
+from looktwice.decisions.results import HeldOut
 from looktwice.decisions.stream import Monitor, Observation, Stream
 from looktwice.decisions.verdict import AGAIN, Asked, Verdict
 from looktwice.images.collection import labelled

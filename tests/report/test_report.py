@@ -31,7 +31,7 @@ from looktwice.calibration.shares import Isotonic, Probit
 from looktwice.calibration.votes import MISSING, Evidence, Votes
 from looktwice.classifiers.python import PythonClassifier
 from looktwice.decisions import evaluation, fitting, planning
-from looktwice.decisions.fitting import Collected
+from looktwice.decisions.collecting import Collected
 from looktwice.decisions.policy import ClaimTest, Policy
 from looktwice.decisions.profile import Profile
 from looktwice.engine.budget import MICRO

@@ -41,10 +41,12 @@ from looktwice.classifiers.oip import OipClassifier
 from looktwice.classifiers.registry import connect, read_labels
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import Endpoint, HttpSettings, Reply, Transport
-from looktwice.decisions.fitting import Collected, learn
+from looktwice.decisions.collecting import Collected
+from looktwice.decisions.fitting import learn
 from looktwice.decisions.judging import judge
 from looktwice.decisions.policy import DecisionOptions
-from looktwice.decisions.profile import Figure, HeldOut, Profile, Result
+from looktwice.decisions.profile import Profile
+from looktwice.decisions.results import Figure, HeldOut, Result
 from looktwice.decisions.verdict import Verdict
 from looktwice.decisions.verdict_files import ScoreFile, record
 from looktwice.engine.budget import MICRO, Budget

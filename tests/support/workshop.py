@@ -20,7 +20,8 @@ from looktwice.classifiers import trust
 from looktwice.classifiers.base import reading
 from looktwice.classifiers.registry import connect
 from looktwice.cli.app import main
-from looktwice.decisions.profile import Figure, HeldOut, Profile, Result
+from looktwice.decisions.profile import Profile
+from looktwice.decisions.results import Figure, HeldOut, Result
 from looktwice.engine.budget import Budget
 from looktwice.engine.channel import Channel
 from looktwice.engine.engine import QueryEngine

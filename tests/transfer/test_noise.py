@@ -25,7 +25,7 @@ from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.paper import Naive, Transfer
 from looktwice.calibration.votes import Votes
 from looktwice.classifiers.registry import connect
-from looktwice.decisions import fitting
+from looktwice.decisions import collecting
 from looktwice.decisions.profile import Profile
 from looktwice.decisions.transferring import Transferred
 from looktwice.errors import DataError, ViewError
@@ -104,7 +104,7 @@ def test_the_open_model_is_shown_what_a_closed_one_would_be(
     clothes: list[Picture], found: list[Probe], model: OnnxModel
 ) -> None:
     engine = engine_for(connect(DEMO / "fashion.toml"))
-    collected = asyncio.run(fitting.collect(engine, clothes, Panel.parse(f"rotation:20*{DRAWS}")))
+    collected = asyncio.run(collecting.collect(engine, clothes, Panel.parse(f"rotation:20*{DRAWS}")))
     assert collected.votes.base.tolist() == [item.readings[1].label for item in found]
     assert collected.votes.views.tolist() == [item.readings[1].labels.tolist() for item in found]
 
@@ -114,7 +114,7 @@ def test_a_photo_is_brought_to_the_working_size_first(model: OnnxModel, tmp_path
     (tmp_path / "photo.jpg").write_bytes(encode_jpeg(colours.repeat(20, 0).repeat(20, 1), 90))
     (photo,) = find([tmp_path / "photo.jpg"])
     collected = asyncio.run(
-        fitting.collect(engine_for(connect(DEMO / "fashion.toml")), [photo], Panel.parse(f"rotation:20*{DRAWS}"))
+        collecting.collect(engine_for(connect(DEMO / "fashion.toml")), [photo], Panel.parse(f"rotation:20*{DRAWS}"))
     )
     (seen,) = probes(model, [photo], [parse("rotation:20")], DRAWS)
     assert isinstance(seen, Probe)

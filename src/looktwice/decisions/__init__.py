@@ -1,5 +1,6 @@
 """Probabilities → decisions: fitting, profiles, early stopping, acceptance and guarantees."""
 
+from looktwice.decisions.collecting import Collected, OnCollected, check_teachable, labelled_votes
 from looktwice.decisions.evaluation import (
     LEAST_IN_BIN,
     BinCoverage,
@@ -9,7 +10,6 @@ from looktwice.decisions.evaluation import (
     bin_coverage,
     evaluate,
 )
-from looktwice.decisions.fitting import Collected, OnCollected, check_teachable, labelled_votes
 from looktwice.decisions.judging import Judging
 from looktwice.decisions.label_map import LabelMap, propose
 from looktwice.decisions.pilot import FitResult, Frontier, Plan, Selection, Stage, grid_of, search_queries
@@ -38,7 +38,8 @@ from looktwice.decisions.policy import (
     TagPolicy,
     Unfamiliar,
 )
-from looktwice.decisions.profile import HeldOut, Profile, ProfileClassifier, Result
+from looktwice.decisions.profile import Profile, ProfileClassifier
+from looktwice.decisions.results import HeldOut, Result
 from looktwice.decisions.stored import ReviewFolder, doubtful, read, read_any, returned_labels, selected_by
 from looktwice.decisions.stream import ExpectedAccuracy, Monitor, Observation, Stream
 from looktwice.decisions.tagging import TagEvaluation, TagFigures, TagScores, held_out_scores, labelled_tags, left_out

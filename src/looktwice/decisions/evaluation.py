@@ -32,9 +32,10 @@ from looktwice.calibration import (
     metrics,
     prediction_powered,
 )
-from looktwice.decisions.fitting import Collected
+from looktwice.decisions.collecting import Collected
 from looktwice.decisions.policy import Policy
-from looktwice.decisions.profile import Profile, Result, results_html, results_text
+from looktwice.decisions.profile import Profile
+from looktwice.decisions.results import Result, results_html, results_text
 from looktwice.decisions.sequence import STOPPING
 from looktwice.decisions.stored import read
 from looktwice.decisions.verdict import AnyVerdict, Verdict

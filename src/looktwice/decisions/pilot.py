@@ -27,8 +27,9 @@ from looktwice.calibration import (
     folds,
     panels,
 )
-from looktwice.decisions import fitting
-from looktwice.decisions.fitting import Collected, Learned
+from looktwice.decisions import collecting, fitting
+from looktwice.decisions.collecting import Collected
+from looktwice.decisions.fitting import Learned
 from looktwice.decisions.profile import FrontierPoint, Profile, ProfileClassifier
 from looktwice.decisions.sequence import Choice, Point, candidates, choose, frontier
 from looktwice.engine import Cause, QueryEngine
@@ -147,17 +148,17 @@ async def ask(
     """
     mixed, size = shuffled(pictures), pilot_size(len(pictures))
     if not size:
-        return Selection(await fitting.collect(engine, pictures, panel))
-    half = await fitting.collect(engine, mixed[: size // 2], panel)
+        return Selection(await collecting.collect(engine, pictures, panel))
+    half = await collecting.collect(engine, mixed[: size // 2], panel)
     if _cut(half):
         return Selection(half)
     suited, sentences = suitable(half.labelled(), panel)
-    more = await fitting.collect(engine, mixed[size // 2 : size], suited, half.votes.vocabulary)
+    more = await collecting.collect(engine, mixed[size // 2 : size], suited, half.votes.vocabulary)
     pilot = joined([half, more], suited).distinct()
     if _cut(more):
         return Selection(pilot, len(pilot.votes), tuple(sentences))
     worth, why, beside = paying(pilot.labelled(), suited, asked)
-    rest = await fitting.collect(engine, mixed[size:], worth, pilot.votes.vocabulary)
+    rest = await collecting.collect(engine, mixed[size:], worth, pilot.votes.vocabulary)
     whole = joined([joined([pilot], worth), rest], worth).distinct()
     return Selection(whole, len(pilot.votes), (*sentences, *why), tuple(beside))
 
@@ -377,7 +378,7 @@ async def _collected(
     engine: QueryEngine, pictures: Sequence[Picture], panel: Panel, vocabulary: Sequence[str] = ()
 ) -> Collected:
     """Collect the answers about some pictures; raise an error if a spent budget or a signal left pictures over."""
-    collected = await fitting.collect(engine, pictures, panel, vocabulary)
+    collected = await collecting.collect(engine, pictures, panel, vocabulary)
     if cut := [item for item in collected.unscored if item.cause in (Cause.BUDGET, Cause.STOPPED)]:
         raise UnscoredError(f"no views were chosen, {len(cut)} of {len(pictures)} pictures are left: {cut[0].message}")
     return collected

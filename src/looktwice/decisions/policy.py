@@ -31,7 +31,8 @@ from looktwice.calibration import (
     claims,
     thresholds,
 )
-from looktwice.decisions.profile import Adaptive, HeldOut, Profile
+from looktwice.decisions.profile import Adaptive, Profile
+from looktwice.decisions.results import HeldOut
 from looktwice.decisions.verdict import SURE
 from looktwice.engine import Rounds, Screen
 from looktwice.errors import DataError, ProfileError

@@ -14,7 +14,7 @@ from typing import NamedTuple, Self, TypeVar
 import numpy as np
 
 from looktwice.decisions.policy import PicturePolicy
-from looktwice.decisions.profile import HeldOut
+from looktwice.decisions.results import HeldOut
 from looktwice.decisions.verdict import PictureVerdict, Verdict
 from looktwice.engine import Alarm, Ledger, Transaction
 from looktwice.monitoring import Drift

@@ -23,10 +23,11 @@ from looktwice.calibration import (
     folds,
     metrics,
 )
-from looktwice.decisions import fitting
-from looktwice.decisions.fitting import Collected, OnCollected
+from looktwice.decisions import collecting
+from looktwice.decisions.collecting import Collected, OnCollected
 from looktwice.decisions.policy import MOST_COUNTED, TagPolicy, tag_bin
-from looktwice.decisions.profile import DIGEST_DIGITS, HeldOut, Profile, ProfileClassifier, tag_votes
+from looktwice.decisions.profile import DIGEST_DIGITS, Profile, ProfileClassifier, tag_votes
+from looktwice.decisions.results import HeldOut
 from looktwice.engine import NO_SCREEN, QueryEngine, Screen, Unscored
 from looktwice.errors import FitError, few
 from looktwice.files import join_tags, split_tags
@@ -60,16 +61,16 @@ async def fit(
     """Ask all classifiers about labelled pictures, and fit a profile; returns both."""
     if not any(picture.tags for picture in pictures):
         raise FitError(NO_TAGS, code="labels-missing")
-    fitting.check_teachable(pictures)
+    collecting.check_teachable(pictures)
     await _check_tags(engine, pictures)
-    collected = fitting.check_learnable(await collect(engine, pictures, panel), len(pictures), on_collected or warn)
-    asked = [fitting.described(channel) for channel in engine.channels.values()]
+    collected = collecting.check_learnable(await collect(engine, pictures, panel), len(pictures), on_collected or warn)
+    asked = [collecting.described(channel) for channel in engine.channels.values()]
     return learn(collected, asked), collected
 
 
 def warn(collected: Collected) -> None:
     """Warn about pictures without answers or with two truths, and about tags that are left out."""
-    fitting.warn(collected)
+    collecting.warn(collected)
     if sentence := left_out(collected):
         warnings.warn(sentence, stacklevel=2)
 
@@ -108,7 +109,7 @@ async def collect(
     answered = [(picture, row) for picture, row in zip(pictures, rows, strict=True) if isinstance(row, Row)]
     truths = [join_tags(sorted(picture.tags)) for picture, _ in answered if picture.tags is not None]
     votes = Votes.collect([row for _, row in answered], tuple(map(str, panel)), truths)
-    first, channel = fitting.described(engine.first), engine.first
+    first, channel = collecting.described(engine.first), engine.first
     return Collected(
         votes.labelled(truths) if len(truths) == len(votes) else votes,
         tuple(row for row in rows if isinstance(row, Unscored)),
@@ -116,7 +117,7 @@ async def collect(
         first.fingerprint,
         engine.settings.seed,
         first.renames,
-        similar=fitting.similar([row for _, row in answered]),
+        similar=collecting.similar([row for _, row in answered]),
         descriptors={row.digest: row.descriptor for _, row in answered if row.descriptor is not None},
         working_size=first.working_size,
         reading=first.reading,
@@ -181,10 +182,10 @@ async def repair(
     It is corrected, or fitted anew where that has the lower log loss on held-out folds.
     """
     profile.check(engine.channels)
-    fitting.check_teachable(pictures)
+    collecting.check_teachable(pictures)
     check_truths({tag for picture in pictures for tag in picture.tags or ()}, profile.vocabulary)
     collected = await collect(engine, pictures, profile.views())
-    fitting.check_learnable(collected, len(pictures), on_collected or fitting.warn)
+    collecting.check_learnable(collected, len(pictures), on_collected or collecting.warn)
     labelled = labelled_tags(collected.labelled(), profile)
     fits = [profile.tag_jury().corrected, TagJury().fit][: 2 if len(labelled) >= RENEWED else 1]
     return taught(profile, collected, min(fits, key=lambda fit: log_loss(held_out(labelled, fit), labelled.truths)))

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from looktwice.calibration import Constant, Gaussian, Jury, Naive, Outcome, Probit, Transfer, crossfit, dump, metrics
 from looktwice.classifiers import AnyClassifier, names_of, reading
 from looktwice.decisions import fitting
-from looktwice.decisions.fitting import Collected
-from looktwice.decisions.profile import HeldOut, Profile, Result
+from looktwice.decisions.collecting import Collected
+from looktwice.decisions.profile import Profile
+from looktwice.decisions.results import HeldOut, Result
 from looktwice.errors import DataError
 from looktwice.transfer import Measured, Pupil, fit_towards
 from looktwice.views import renderer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -12,62 +12,49 @@ from typing import Self, Unpack, cast
 
 import numpy as np
 
-from looktwice.calibration import Calibrator, Jury, calibrators, metrics, paper, powered
-from looktwice.classifiers import AnswerKind, Pixels, trust
+from looktwice.calibration import metrics, powered
+from looktwice.classifiers import Pixels, trust
 from looktwice.decisions import (
-    Collected,
     DecisionKeywords,
     DecisionOptions,
     Evaluation,
-    FitResult,
-    Frontier,
     Judging,
     Monitor,
-    OnCollected,
-    Plan,
     Policy,
     Profile,
-    ProfileClassifier,
-    Selection,
     TagPolicy,
-    Transferred,
     Verdict,
     VerdictsLike,
+    collecting,
     evaluation,
-    fitting,
     judging,
-    pilot,
     planning,
     tagging,
-    transferring,
 )
-from looktwice.engine import Cause, Estimate, OnAnswer, Transaction, Unscored, askable
-from looktwice.errors import DataError, FitError, ProfileError
+from looktwice.engine import Cause, Estimate, OnAnswer, Transaction, Unscored
+from looktwice.errors import DataError
 from looktwice.images import (
     Floats,
     Picture,
     PictureLike,
     PicturesLike,
-    datasets,
     descriptor,
-    has_truths,
     many,
     one,
     video,
-    with_truths,
 )
-from looktwice.model.connection import Classifiers, Connection, ShowProgress, of_profile
+from looktwice.model.connection import Classifiers, ShowProgress, of_profile
+from looktwice.model.learning import Learner, labelled
 from looktwice.model.options import AskKeywords, AskOptions
 from looktwice.model.project import Project
 from looktwice.plots import figures
-from looktwice.transfer import NoiseFile
-from looktwice.views import GENERAL, PROMPTED, At, Base, Panel, panel_of, questions, render
+from looktwice.views import Panel, panel_of, questions, render
 
 NO_LABEL = Cause.NO_LABEL.code
 DEFAULTS = DecisionOptions()
 
 
-class AsyncModel(Connection):
+class AsyncModel(Learner):
     """A black-box classifier with calibrated confidence.
 
     `classifier` is a description such as `onnx:model.onnx`, a TOML file, a Python function of one picture (or of a
@@ -128,23 +115,6 @@ class AsyncModel(Connection):
 
     # Asking ----------------------------------------------------------------------------------------------------------
 
-    async def ask(
-        self, pictures: PicturesLike, labels: Sequence[object] | None = None, *, views: Panel | str | None = None
-    ) -> Collected:
-        """Collect the answers about every picture under a panel, with truths if all are known.
-
-        The default panel is the profile's, with the profile's vocabulary, or else the general one.
-        """
-        known = labels is not None or has_truths(pictures)
-        found = _labelled(pictures, labels, self.kind) if known else many(pictures)
-        async with self._showing(len(found)) as engine:
-            if self.kind == "tags":
-                panel = self.profile.views() if views is None and self.profile else self.panel(views)
-                return await tagging.collect(engine, found, panel)
-            if views is None and self.profile:
-                return await fitting.collect_for(engine, found, self.profile)
-            return await fitting.collect(engine, found, panel_of(views))
-
     async def estimate(
         self,
         pictures: PicturesLike | Iterator[Picture],
@@ -160,204 +130,7 @@ class AsyncModel(Connection):
         policy = self.policy(options, **decision)
         return await self.engine.estimate(found, policy.panel, policy.screen())
 
-    # Learning --------------------------------------------------------------------------------------------------------
-
-    async def fit(
-        self,
-        pictures: PicturesLike,
-        labels: Sequence[object] | None = None,
-        *,
-        views: Panel | str | None = None,
-        calibrator: Calibrator | str = "jury",
-        noise: str | Path | None = None,
-        paper: str | None = None,
-        draws: int = 20,
-        max_price: float | None = None,
-        max_queries: float | None = None,
-        on_collected: OnCollected | None = None,
-    ) -> FitResult:
-        """Learn how far to trust the classifier, and what to ask it, from labelled pictures.
-
-        `pictures` is a collection with truths (a folder with one folder per class or with `labels.csv`, an `.npz`, an
-        official data set), or pictures with `labels`. A pilot on a quarter of them selects the views, wordings and
-        classifiers that are worth asking, and only these are asked about the others; `plan` tells the cost. The
-        sequence of queries and the stopping rule are selected within `max_price` and `max_queries` a picture on
-        average; by default they are the cheapest whose Brier score is within one standard error and 1 % of the best.
-
-        `views` fixes what is asked. `noise` is the file of `looktwice noise`, for the calibrator `transfer`. `paper`
-        searches the settings of one transformation as the paper does, in this many `draws`. `on_collected` is called
-        with the answers before fitting; by default it warns about missing ones.
-        """
-        found = _labelled(pictures, labels, self.kind)
-        if self.kind == "tags":
-            chosen = {"noise": noise, "paper": paper, "max_price": max_price, "max_queries": max_queries}
-            return await self._fit_tags(found, self.panel(views), calibrator, chosen, on_collected)
-        family, tell = self._calibrator(calibrator, noise, views), on_collected or fitting.warn
-        asked = self._asked()
-        if len(asked) > 1 and not (isinstance(family, Jury) and paper is None):
-            raise FitError(
-                "several classifiers are weighed by a jury; leave out paper and other calibrators, or give one "
-                "classifier",
-                code="option-conflict",
-            )
-        if paper is not None:
-            return await self._search(found, paper, draws)
-        fitting.check_teachable(found)
-        panel, choice = self.panel(views), pilot.limits(asked, max_price, max_queries)
-        fixed = views not in (None, "") or not isinstance(family, Jury)
-        async with self._showing(len(found)) as engine:
-            if fixed:
-                selection = Selection(await fitting.collect(engine, found, panel))
-            else:
-                selection = await pilot.ask(engine, found, panel, asked)
-        collected = fitting.check_learnable(selection.collected, len(found), tell)
-        if isinstance(family, Jury):
-            whole = fixed and len(asked) == 1
-            result = pilot.fit(replace(selection, collected=collected), asked, choice, family.ballot, whole)
-        else:
-            profile = fitting.learn(collected, family, self.description)
-            result = FitResult(profile, Frontier(()), collected)
-        self.profile = result.profile
-        return result
-
-    def _calibrator(
-        self, calibrator: Calibrator | str, noise: str | Path | None, views: Panel | str | None
-    ) -> Calibrator:
-        if (noise is not None) != (calibrator == paper.Transfer.name):
-            raise FitError(
-                "the calibrator transfer and its noise, the file of `looktwice noise`, belong together",
-                code="option-conflict",
-            )
-        if noise is None:
-            return calibrators.named(calibrator)
-        return paper.Transfer(noise=NoiseFile.load(Path(noise)).of(panel_of(views)))
-
-    async def _fit_tags(
-        self,
-        pictures: Sequence[Picture],
-        panel: Panel,
-        calibrator: Calibrator | str,
-        options: Mapping[str, object],
-        on_collected: OnCollected | None,
-    ) -> FitResult:
-        """Ask every classifier about every labelled picture, and learn the probability of each tag."""
-        given = [name for name, value in options.items() if value is not None]
-        if given or calibrator != "jury":
-            raise FitError(
-                f"{(given or ['calibrator'])[0]} is for answers of one label, and this classifier returns tags; leave "
-                "it out",
-                code="option-conflict",
-            )
-        async with self._showing(len(pictures)) as engine:
-            self.profile, collected = await tagging.fit(engine, pictures, panel, on_collected)
-        return FitResult(self.profile, Frontier(()), collected)
-
-    def _asked(self) -> list[ProfileClassifier]:
-        """The classifiers as stored in a profile, the cheapest first; a single one has no name."""
-        asked = [fitting.described(channel) for channel in self.engine.channels.values()]
-        return asked if len(asked) > 1 else [asked[0].model_copy(update={"name": ""})]
-
-    def panel(self, views: Panel | str | None = None) -> Panel:
-        """The panel that `fit` asks about labelled pictures: these views or all candidates of the pilot, for all
-        classifiers."""
-        _, *others = self.engine.channels
-        tags = self.kind == "tags"  # asked as they are, unless views are named
-        panel = Panel(()) if tags and views in (None, "") else panel_of(views)
-        if views in (None, "") and not tags:
-            panel = Panel((*panel, *askable(self.classifier, PROMPTED)))
-        return Panel((*(At(name, Base()) for name in others), *panel)) if others else panel
-
-    def plan(self, pictures: PicturesLike | int, views: Panel | str | None = None) -> Plan:
-        """The maximum queries and cost of `fit` for this many labelled pictures, by stage."""
-        count = pictures if isinstance(pictures, int) else len(many(pictures))
-        asked = self._asked()
-        prices = {"": asked[0].price, **{each.name: each.price for each in asked}}
-        return pilot.plan(count, self.panel(views), prices, fixed=views not in (None, ""))
-
-    def use(self, profile: Profile) -> None:
-        """Use this profile from now on, such as another point of the frontier: `model.use(result.at(…))`."""
-        profile.check({connected.name: connected for connected in self.connected})
-        self.profile = profile
-
-    async def _collected(
-        self, pictures: Sequence[Picture], panel: Panel, on_collected: OnCollected | None = None
-    ) -> Collected:
-        fitting.check_teachable(pictures)
-        async with self._showing(len(pictures)) as engine:
-            collected = await fitting.collect(engine, pictures, panel)
-        return fitting.check_learnable(collected, len(pictures), on_collected or fitting.warn)
-
-    def learn(self, collected: Collected, calibrator: Calibrator) -> Profile:
-        """Fit on the answers of `ask`, without queries."""
-        self.profile = fitting.learn(collected, calibrator, self.description)
-        return self.profile
-
-    async def _search(self, pictures: Sequence[Picture], family: str, draws: int) -> FitResult:
-        """The paper's search over the settings of one transformation, with the paper's Gaussian model."""
-        grid = pilot.grid_of(family)
-        fitting.check_teachable(pictures, pilot.SEARCHED)
-        async with self._showing(len(grid) * len(pictures)) as engine:
-            chosen, settings = await pilot.search(engine, pictures, grid, draws)
-        self.profile = fitting.learn(chosen.collected, paper.Gaussian(), self.description, n_selection=chosen.pilot)
-        return FitResult(self.profile, Frontier(()), chosen.collected, settings=tuple(settings), pilot=chosen.pilot)
-
-    async def transfer(
-        self,
-        noise: NoiseFile | str | Path,
-        pictures: PicturesLike,
-        labels: Sequence[object] | None = None,
-        *,
-        draws: int = 10,
-        on_collected: OnCollected | None = None,
-    ) -> Transferred:
-        """The paper's prescription: fit with the F_n of the best view on an open model, and compare.
-
-        `noise` was measured on the open model. The pictures are asked about under draws of that view and, for the
-        jury that it is compared with, under the general panel.
-        """
-        chosen = (noise if isinstance(noise, NoiseFile) else NoiseFile.load(Path(noise))).best()
-        found = self._one_label(pictures, labels)
-        drawn = await self._collected(found, Panel.parse(f"{chosen.view}*{draws}"), on_collected)
-        general = await self._collected(found, GENERAL, lambda _: None)
-        result = transferring.transferred(chosen, drawn, general, self.description)
-        self.profile = result.profile
-        return result
-
-    async def borrow(
-        self,
-        teacher: Profile | str | Path,
-        pictures: PicturesLike = (),
-        labels: Sequence[object] | None = None,
-        *,
-        on_collected: OnCollected | None = None,
-    ) -> Profile:
-        """Make a profile from another classifier's jury, and from labelled pictures if there are any; fifty help.
-
-        With the classifier's own profile as the teacher, labels of changed pictures update it.
-        """
-        source = teacher if isinstance(teacher, Profile) else Profile.load(Path(teacher))
-        if self.kind == "tags":
-            found = _labelled(pictures, labels, self.kind)
-            async with self._showing(len(found)) as engine:
-                self.profile = await tagging.repair(engine, found, source, on_collected)
-        elif found := self._one_label(pictures, labels):
-            transferring.jury_of(source)
-            collected = await self._collected(found, source.views(), on_collected)
-            self.profile = transferring.taught(source, collected, self.description)
-        else:
-            seed = self.options.seed or 0
-            self.profile = transferring.untaught(source, self.classifier, self.description, seed)
-        return self.profile
-
     # Verdicts --------------------------------------------------------------------------------------------------------
-
-    def fitted(self) -> Profile:
-        """The profile; an error if there is none yet."""
-        if self.profile is None:
-            raise ProfileError(
-                "this model has no profile yet; call fit with labelled pictures, or load one", code="not-fitted"
-            )
-        return self.profile
 
     def policy(self, options: DecisionOptions = DEFAULTS, /, **decision: Unpack[DecisionKeywords]) -> Policy:
         """The policy of these options, a `TagPolicy` for tags; cached, since all pictures share it."""
@@ -529,7 +302,7 @@ class AsyncModel(Connection):
         `unlabelled` are verdicts of this model about other pictures, or a file of `score`: their
         confidences narrow the interval of the accuracy.
         """
-        policy, found = self.policy(options, **decision), _labelled(pictures, labels, self.kind)
+        policy, found = self.policy(options, **decision), labelled(pictures, labels, self.kind)
         if self.kind == "tags":
             if unlabelled is not None:
                 raise DataError("unlabelled verdicts are of one label; leave them out", code="option-conflict")
@@ -541,28 +314,5 @@ class AsyncModel(Connection):
         if others is not None:
             powered.check(len(found), len(others))
         async with self._showing(len(found)) as engine:
-            collected = await fitting.collect_for(engine, found, self.fitted(), policy)
+            collected = await collecting.collect_for(engine, found, self.fitted(), policy)
         return evaluation.evaluate(collected, self.fitted(), policy, others)
-
-    def _one_label(self, pictures: PicturesLike, labels: Sequence[object] | None) -> Sequence[Picture]:
-        """Labelled pictures for methods that need one label each."""
-        if self.kind == "tags":
-            raise FitError(
-                "this is for answers of one label, and the classifier returns tags; use fit", code="option-conflict"
-            )
-        return _labelled(pictures, labels)
-
-
-def _labelled(pictures: PicturesLike, labels: Sequence[object] | None, kind: AnswerKind = "label") -> Sequence[Picture]:
-    """Pictures with truths of a kind: a collection that has them, or pictures and their labels."""
-    if labels is not None:
-        found: Sequence[Picture] = with_truths(many(pictures), labels)
-    elif isinstance(pictures, str | Path):
-        found = datasets.open_labelled(Path(pictures))
-    elif len(pictures) and all(
-        isinstance(item, str | Path) and (Path(item).is_dir() or Path(item).suffix == ".npz") for item in pictures
-    ):
-        found = datasets.open_all_labelled([Path(str(item)) for item in pictures])
-    else:
-        found = many(pictures)
-    return datasets.of_kind(found, kind)
