@@ -108,7 +108,7 @@ def shifted(model: Model, profile: Profile, clean: Sequence[Picture], changed: S
 
 def shifts(model: Model, pictures: Sequence[Picture]) -> list[dict[str, object]]:
     """A line for each shift."""
-    profile = model.fit(named(pictures[:FIT]), views=PANEL)
+    profile = model.fit(named(pictures[:FIT]), views=PANEL).profile
     clean, live = named(pictures[FIT : FIT + CLEAN]), pictures[FIT + CLEAN : FIT + CLEAN + SHIFTED]
     return [{"shift": name} | shifted(model, profile, clean, named(live, SHIFTS[name])) for name in SHIFTS]
 
