@@ -52,6 +52,7 @@ def test_a_verdict_has_a_probability_an_interval_and_a_decision_for_each_tag(mod
         assert verdict.decision is None
         assert all(name in verdict.sentence for name in verdict.yes)
         assert str(verdict).endswith(verdict.sentence)
+        assert " 0 %" not in verdict.sentence
 
 
 def test_probabilities_are_calibrated_on_other_pictures_and_better_than_scores(model: lt.Model) -> None:

@@ -46,7 +46,10 @@ def check_accessible(page: Page, name: str) -> None:
     found: Any = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
     if SHOTS:
-        page.screenshot(path=f"{SHOTS}/{name}.png", full_page=True)
+        for width in (1280, 360):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.screenshot(path=f"{SHOTS}/{name}-{width}.png", full_page=True)
+        page.set_viewport_size({"width": 1280, "height": 900})
 
 
 def rows(path: Path) -> dict[str, tuple[str, ...]]:
@@ -97,8 +100,10 @@ def test_a_tag_is_switched_off_searched_taken_back_and_nobody_can_tell(
         page.keyboard.press("Enter")
         expect(page.locator("#count")).to_have_text("1 of 4")
         assert rows(photos / "labels.csv") == {file: ("a; b",)}
+        ready(page)
         page.keyboard.press("ArrowLeft")
         expect(page.locator("#count")).to_have_text("0 of 4")
+        ready(page)
         page.keyboard.press("ArrowDown")
         expect(page.locator("#count")).to_have_text("1 of 4")
     assert rows(photos / "labels.csv") == {}

@@ -209,7 +209,7 @@ def exit_code(usual: int) -> int:
 def leave(complete: bool, held: int = 0) -> NoReturn:
     """Exit with a code for whether every picture was scored, and whether verdicts are held."""
     if held:
-        say(f"Held for review since the pictures changed: {held:,} verdicts (column held).")
+        say(f"Held for review since the pictures changed: {held:,} verdict{'s' * (held != 1)} (column held).")
     raise typer.Exit(exit_code(NOT_SCORED) if not complete else exit_code(HELD) if held else 0)
 
 

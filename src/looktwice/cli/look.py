@@ -334,7 +334,8 @@ def _say_following(
         say_reach(model.fitted(), profile, price)
     elif decided.verdicts:
         cost = cost_of_accepted(decided.queries, price, decided.accepted)
-        say(f"{decided.accepted:,} of {decided.verdicts:,} verdicts are accepted{cost}.")
+        basis = ", by an estimate and not a guarantee" if decide.accept == "estimate" else ""
+        say(f"{decided.accepted:,} of {decided.verdicts:,} verdicts are accepted{cost}{basis}.")
         if decided.accepted < decided.verdicts:
             say_next("have people review the others", "review", out, folder)
         else:
@@ -377,6 +378,7 @@ def _show(verdict: AnyVerdict | Unscored, json: bool) -> None:
         complain([verdict])
         return
     decision = f" [{DECISIONS[verdict.decision]}]{verdict.decision}[/]" if verdict.decision else ""
+    decision += " (estimate)" if decision and verdict.basis == "estimate" else ""
     decision += f" [yellow]held for review: {verdict.held}[/yellow]" if verdict.held else ""
     if isinstance(verdict, TagVerdict):
         answer = f"[bold]{safe(', '.join(verdict.yes)) or 'no tag'}[/bold]"

@@ -333,10 +333,14 @@ def sentence(
 
 
 def percent(share: float) -> str:
-    """Format a share: never as 100 %, and with a decimal close to it."""
-    if share > 0.9995:
-        return "more than 99.9 %"
-    return f"{100 * share:.1f} %" if share >= 0.985 else f"{100 * share:.0f} %"
+    """Format a share: never as 0 or 100 %, and with a decimal close to them.
+
+    >>> percent(0.9999), percent(0.99), percent(0.5), percent(0.004), percent(0.0001)
+    ('more than 99.9 %', '99.0 %', '50 %', '0.4 %', 'less than 0.1 %')
+    """
+    if not 0.0005 <= share <= 0.9995:
+        return "less than 0.1 %" if share < 0.5 else "more than 99.9 %"
+    return f"{100 * share:.0f} %" if 0.015 <= share < 0.985 else f"{100 * share:.1f} %"
 
 
 def alternatives(labels: Sequence[str | None]) -> str:

@@ -141,7 +141,8 @@ function present(shown) {
   const chip = byId("decision");
   chip.hidden = verdict.kind === "tags" && !decision;
   chip.dataset.decision = decision ?? "none";
-  chip.textContent = verdict.held ? `Held for review: ${verdict.held}` : (DECISIONS[decision] ?? "No guarantee for bursts");
+  const basis = verdict.basis === "estimate" ? " (estimate)" : "";
+  chip.textContent = verdict.held ? `Held for review: ${verdict.held}` : decision ? DECISIONS[decision] + basis : "No guarantee for bursts";
   byId("dial").hidden = verdict.kind === "tags";
   if (verdict.kind === "label") dial.settle(verdict);
 }

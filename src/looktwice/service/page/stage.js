@@ -15,6 +15,12 @@ function place(index, count) {
   return [Math.cos(angle), Math.sin(angle)];
 }
 
+/** The answer about the picture itself; tags stand apart, which come with a semicolon between. */
+function named({ base, verdict }) {
+  if (base === null) return "no label";
+  return verdict?.kind === "tags" ? base.split(/;(?=(?:[^"]*"[^"]*")*[^"]*$)/).join(", ") || "no tag" : base;
+}
+
 export class Stage {
   #root = byId("stage");
   #fan = byId("fan");
@@ -81,7 +87,7 @@ export class Stage {
   answers(look) {
     const against = look.verdict?.label ?? look.base;
     const base = byId("base");
-    base.textContent = look.base === undefined ? "" : (look.base ?? "no label");
+    base.textContent = look.base === undefined ? "" : named(look);
     base.dataset.state = look.base === against ? "agree" : "differ";
     look.views.forEach((view, index) => this.#light(look, view, index, against));
   }
