@@ -64,6 +64,8 @@ from looktwice.model import (
 )
 from looktwice.report import ReportInputs, saved_inputs, write
 
+OUT_OF_REACH = "Even the most confident answers are wrong too often"
+
 
 @labels
 @decides
@@ -187,13 +189,15 @@ def plan(
         print_json({"claims": table, "level": level, "missing": missing_labels(tested) if loaded else None})
         return
     for part, claim, rows in found:
-        tag = part.tag if part else ""
-        about = f", for {safe(tag)}," if tag else ""
-        say(f"To guarantee{about} that {safe(claim.sentence())}, with {level:.3g} certainty:")
-        for need in sorted(rows, key=lambda need: need.labels)[: 1 if tag else None]:
+        if part and part.tag:
+            best = min(rows, key=lambda need: need.labels, default=None)
+            show(safe(f"{part.tag}, {claim.label}: {best.line(claim).strip() if best else OUT_OF_REACH}"))
+            continue
+        say(f"To guarantee that {safe(claim.sentence())}, with {level:.3g} certainty:")
+        for need in rows:
             show(safe(need.line(claim)))
         if not rows:
-            show(f"Even the most confident answers are wrong too often; raise --max-{claim.kind}.")
+            show(f"{OUT_OF_REACH}; raise --max-{claim.kind}.")
         if claim.label != ANY and not part:
             show(f"Drawn at random that takes 100 times as many pictures where 1 % are {safe(claim.label)}.")
         if claim.label == ANY and part:

@@ -304,6 +304,12 @@ def recall_at(precision: float, probability: Floats, truth: Bools) -> float:
     return float(right[kept].max(initial=0.0) / max(truth.sum(), 1))
 
 
+def reliability_svg(probability: Floats, truths: Bools) -> str:
+    """The reliability diagram of all pictures and tags together."""
+    curve = metrics.reliability(probability.ravel(), truths.ravel())
+    return figures.reliability_svg(curve, title="Probability and how often tags are true", unit="pictures and tags")
+
+
 def _share(values: Bools) -> float | None:
     return float(values.mean()) if len(values) else None
 
@@ -361,8 +367,7 @@ class TagEvaluation:
 
     def plot_reliability(self) -> Drawing:
         """Probability against frequency of tags."""
-        curve = metrics.reliability(self.probability.ravel(), self.truths.ravel())
-        return Drawing(figures.reliability_svg(curve))
+        return Drawing(reliability_svg(self.probability, self.truths))
 
     def __repr__(self) -> str:
         return "\n".join([self.title(), *self.lines()])

@@ -178,6 +178,8 @@ class AsyncModel(Learner):
         if not held_out.correct:
             return '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1" width="0" height="0"></svg>'
         curve = metrics.reliability(*held_out.arrays())
+        if self.kind == "tags":
+            return tagging.reliability_svg(*held_out.arrays())
         return figures.reliability_svg(curve, title="Confidence and how often it was right")
 
     def rendered(self, picture: PictureLike, options: DecisionOptions = DEFAULTS) -> Iterator[Pixels]:

@@ -38,12 +38,12 @@ class Line:
     high: Floats | None = None
 
 
-def reliability_svg(curve: Reliability, title: str = "Confidence and real accuracy") -> str:
-    """A reliability diagram with intervals, above a histogram of the pictures."""
+def reliability_svg(curve: Reliability, title: str = "Confidence and real accuracy", unit: str = "pictures") -> str:
+    """A reliability diagram with intervals, above a histogram of the pictures, or of another unit."""
     filled = [int(i) for i in np.flatnonzero(curve.count)]
     gaps, count = np.abs(curve.accuracy - curve.confidence)[filled], curve.count[filled]
     points = 100 * float(gaps @ count) / int(count.sum())
-    heading, top = _heading(title, [f"{count.sum():,} pictures, off by {points:.1f} points on average"])
+    heading, top = _heading(title, [f"{count.sum():,} {unit}, off by {points:.1f} points on average"])
     share = _Axis("answers that are right", _ticks(0, 1), _percent)
     upper = _Frame(top, 300, (0, 1), (0, 1))
     lower = _Frame(upper.bottom + 32, 54, (0, 1), (0, max(1, int(curve.count.max()))))
@@ -54,7 +54,7 @@ def reliability_svg(curve: Reliability, title: str = "Confidence and real accura
         _diagonal(upper),
         _text(x, y, "as claimed", f' opacity="0.72" transform="rotate({_n(angle)} {_n(x)} {_n(y)})"'),
         *(_bin(curve, i, upper) for i in filled),
-        _axes(lower, _Axis("confidence", share.ticks, _percent), _Axis("pictures", lower.y_range, "{:,.0f}".format)),
+        _axes(lower, _Axis("confidence", share.ticks, _percent), _Axis(unit, lower.y_range, "{:,.0f}".format)),
         *(_bar(curve, i, lower) for i in filled),
     ]
     about = f"Share of right answers against confidence, in {len(filled)} bins; the diagonal is ideal."

@@ -116,7 +116,7 @@ def _tag_page(inputs: ReportInputs) -> str:
         "missing": planning.missing_sentence(claims, policy.claim_tests(claims, profile, inputs.level)),
         "expected": tagging.scores(probability, truths, expected).done,
         "basis": policy.basis,
-        "reliability": _drawn(figures.reliability_svg(metrics.reliability(probability.ravel(), truths.ravel()))),
+        "reliability": _drawn(tagging.reliability_svg(probability, truths)),
         "facts": _facts(inputs),
     }
     return _environment().get_template("tags.html").render(context)

@@ -32,7 +32,7 @@ function tagRow(figures) {
   const made = make("tr");
   const head = make("th", figures.tag);
   head.scope = "row";
-  const shown = (key) => (figures[key] === null ? "–" : key === "pictures" ? String(figures[key]) : figures[key].toFixed(3));
+  const shown = (key) => (figures[key] === null ? "–" : key === "pictures" ? String(figures[key]) : figures[key].toFixed(2));
   made.append(head, ...Object.keys(TAG_COLUMNS).map((key) => make("td", shown(key))));
   return made;
 }
@@ -65,7 +65,7 @@ function familiar({ unfamiliar, false_alarms }) {
 }
 
 function basis({ pictures, panel, classifier, level, coverage, ...rest }) {
-  const views = `${panel.length} ${panel.length === 1 ? "view" : "views"} a picture`;
+  const views = panel.length ? `${panel.length} ${panel.length === 1 ? "view" : "views"} a picture` : "one query a picture";
   if (!pictures) {
     return `The weights of ${views} were learned on another classifier. No labelled picture of ${classifier} is known, so every answer is for a person to review.`;
   }
@@ -101,6 +101,8 @@ export async function showTrust(profile) {
   first.append(...titles.map(heading));
   head.append(first);
   byId("results").replaceChildren(head, body);
+  byId("figures-note").hidden = Boolean(profile.tags);
+  byId("panel").closest(".card").hidden = !profile.panel.length;
   byId("panel").replaceChildren(
     ...profile.panel.map(({ view, caption }) => {
       const item = make("li", caption);
