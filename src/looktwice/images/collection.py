@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from looktwice.errors import DataError, few, shown
 from looktwice.images.decode import converted, decode, load
 from looktwice.images.image import MAX_PIXELS, Image, WorkingSize, reading
-from looktwice.images.npz import array_names, read_array, read_header as read_array_header, unpacking
+from looktwice.images.npz import NPZ, array_names, read_array, read_header as read_array_header
 from looktwice.images.truths import COLUMN, NOT, TAGS, read_coco, read_header, read_truths
 
 if TYPE_CHECKING:
@@ -543,7 +543,7 @@ def _texts(path: Path, array: "NDArray[np.generic]") -> list[str]:
             f"{where}: labels or class names are {array.dtype} of shape {array.shape}; give texts or whole numbers",
             code="file-malformed",
         )
-    with unpacking(path):
+    with reading(path, NPZ):
         texts = [sys.intern(t if isinstance(t, str) else t.decode()) for t in array.tolist()]
     blank = [f"#{number}" for number, text in enumerate(texts) if not text]
     if blank:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -73,8 +74,6 @@ class Image:
         cls, pixels: NDArray[np.uint8], size: tuple[int, int], original_size: tuple[int, int], digest: str
     ) -> Image:
         """The image of an RGB array that is scaled down to this height and width, under its picture's own digest."""
-        import cv2
-
         height, width = size
         small = np.asarray(cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
         image = cls(_frozen(small), original_size)
@@ -111,8 +110,6 @@ class Image:
 
     def thumbnail(self) -> bytes:
         """8 × 8 grey levels, which barely change when the picture is recompressed or scaled."""
-        import cv2
-
         grey = cv2.cvtColor(self.pixels, cv2.COLOR_RGB2GRAY)
         return cv2.resize(grey, (8, 8), interpolation=cv2.INTER_AREA).tobytes()
 
@@ -128,8 +125,6 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
 
 def encode_jpeg(pixels: NDArray[np.uint8], quality: int, *, full_colour: bool = False) -> bytes:
     """JPEG of an RGB array; `quality` from 1 to 100. `full_colour` keeps the colour of every pixel (4:4:4)."""
-    import cv2
-
     if not 1 <= quality <= 100:
         raise ImageError(f"JPEG quality is {quality}; give a number from 1 to 100", code="option-invalid")
     sampling = [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444] if full_colour else []
@@ -144,14 +139,26 @@ def file_digest(data: bytes) -> str:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Converts errors of reading a file or folder to one line with its name."""
+def reading(path: Path, form: str = "") -> Iterator[None]:
+    """Converts errors of reading a file or folder to one line with its name.
+
+    With the `form` that a file should have, also whatever a damaged one raises.
+    """
     try:
         yield
+    except DataError:
+        raise
     except OSError as fault:
         why = fault.strerror or " ".join(str(fault).split()) or type(fault).__name__
         raise DataError(
             f"{shown(str(path))}: cannot be read ({why}); check the path and its rights", code="file-unreadable"
+        ) from fault
+    except Exception as fault:  # each format has its own kinds
+        if not form:
+            raise
+        why = " ".join(str(fault).split())[:200] or type(fault).__name__
+        raise DataError(
+            f"{shown(str(path))}: not {form} ({shown(why)}); save or download it again", code="file-malformed"
         ) from fault
 
 
@@ -192,8 +199,6 @@ def _frozen(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _encoded(ending: str, pixels: NDArray[np.uint8], settings: list[int]) -> bytes:
-    import cv2
-
     done, data = cv2.imencode(ending, cv2.cvtColor(_three_channels(_checked(pixels)), cv2.COLOR_RGB2BGR), settings)
     if not done:
         raise ImageError(f"pixels of shape {pixels.shape} cannot be written as {ending[1:].upper()}")
@@ -202,8 +207,6 @@ def _encoded(ending: str, pixels: NDArray[np.uint8], settings: list[int]) -> byt
 
 def shrunk(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     """The picture, scaled down if its longer side has more than `side` pixels."""
-    import cv2
-
     height, width = pixels.shape[:2]
     scale = side / max(height, width)
     if scale >= 1:

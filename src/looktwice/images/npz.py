@@ -7,8 +7,6 @@ import math
 import os
 import struct
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.errors import DataError, shown
+from looktwice.images.image import reading
 
+NPZ = "an .npz of plain arrays"
 MOST_BYTES = 2**32
 """The largest array that is decompressed into memory."""
 SLICE = 1 << 20
@@ -40,13 +40,13 @@ class Header:
 
 def array_names(path: Path) -> list[str]:
     """The names of the arrays in a file."""
-    with unpacking(path), zipfile.ZipFile(path) as archive:
+    with reading(path, NPZ), zipfile.ZipFile(path) as archive:
         return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
 def read_header(path: Path, name: str) -> Header:
     """The header of an array; a DataError if the file cannot hold what it claims."""
-    with unpacking(path), zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
+    with reading(path, NPZ), zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
         version, info = np.lib.format.read_magic(member), archive.getinfo(f"{name}.npy")
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, kind = read(member)
@@ -84,7 +84,7 @@ def read_array(path: Path, name: str) -> "NDArray[np.generic]":
             code="image-too-large",
         )
     flat, filled = np.empty(size, np.uint8), 0  # which takes no memory before it is filled
-    with unpacking(path), zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
+    with reading(path, NPZ), zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
         member.read(header.start)
         while filled < size:
             if not (part := member.read(min(SLICE, size - filled))):
@@ -92,17 +92,3 @@ def read_array(path: Path, name: str) -> "NDArray[np.generic]":
             flat[filled : filled + len(part)] = np.frombuffer(part, np.uint8)
             filled += len(part)
         return flat.view(header.kind).reshape(header.shape, order="F" if header.fortran else "C")
-
-
-@contextmanager
-def unpacking(path: Path) -> Iterator[None]:
-    """Converts errors of a damaged archive to one line with its name."""
-    try:
-        yield
-    except (OSError, DataError):
-        raise
-    except Exception as fault:  # zipfile, zlib and numpy raise many kinds
-        why = " ".join(str(fault).split())[:120] or type(fault).__name__
-        raise DataError(
-            f"{shown(str(path))}: not an .npz of plain arrays ({shown(why)}); save it again", code="file-malformed"
-        ) from fault

@@ -117,21 +117,13 @@ def _tagged(rows: Iterable[tuple[str, str]], column: str, where: str) -> dict[st
 
 def read_coco(path: Path) -> dict[str, KnownTruth]:
     """The categories of the instances in each picture, from JSON in COCO's form; a picture without any has no tag."""
-    with reading(path):
-        text = path.read_bytes()
-    try:
-        content = json.loads(text)
+    with reading(path, "COCO's JSON of instances, with images, annotations and categories"):
+        content = json.loads(path.read_bytes())
         names = {each["id"]: str(each["name"]) for each in content["categories"]}
         tags: dict[object, dict[str, None]] = {each["id"]: {} for each in content["images"]}
         for each in content["annotations"]:
             tags[each["image_id"]][names[each["category_id"]]] = None
         return {str(each["file_name"]): KnownTruth(tags=tuple(tags[each["id"]])) for each in content["images"]}
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        why = f"{type(error).__name__}: {' '.join(str(error).split())[:80]}"
-        raise DataError(
-            f"{shown(str(path))}: not COCO's JSON of instances, with images, annotations and categories ({why})",
-            code="file-malformed",
-        ) from None
 
 
 def _probability(text: str, name: str, where: str) -> float:
@@ -148,17 +140,7 @@ def _probability(text: str, name: str, where: str) -> float:
 
 
 def _rows(path: Path) -> Iterator[list[str]]:
-    with reading(path):
-        data = path.read_bytes()
-    try:
-        text = io.StringIO(data.decode("utf-8-sig"), newline="")
+    with reading(path, "CSV in UTF-8, with commas and quotes"):
+        text = io.StringIO(path.read_bytes().decode("utf-8-sig"), newline="")
         for row in csv.reader(text, skipinitialspace=True, strict=True):
             yield [from_cell(cell) for cell in row]
-    except UnicodeDecodeError as fault:
-        raise DataError(
-            f"{shown(str(path))}: not UTF-8 at byte {fault.start}; save it as UTF-8", code="file-malformed"
-        ) from fault
-    except csv.Error as fault:
-        raise DataError(
-            f"{shown(str(path))}: not a CSV file ({fault}); write it with commas and quotes", code="file-malformed"
-        ) from fault
