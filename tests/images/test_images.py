@@ -730,7 +730,7 @@ def test_many_threads_decode_alike_and_change_no_setting_of_pillow() -> None:
     assert before == after
 
 
-def test_importing_the_module_imports_neither_pillow_nor_opencv() -> None:
-    code = "import sys, looktwice.images.image; print([m for m in ('PIL', 'cv2') if m in sys.modules])"
+def test_importing_the_package_does_not_import_pillow() -> None:
+    code = "import sys, looktwice.images; print([m for m in ('PIL', 'pi_heif') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

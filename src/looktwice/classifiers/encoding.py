@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Literal, Self
 
+import cv2
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -81,8 +82,6 @@ class Encoding(BaseModel):
         target = self.target(height, width)
         if target == (height, width):
             return pixels
-        import cv2
-
         rule = cv2.INTER_AREA if target[0] <= height else cv2.INTER_CUBIC
         return np.asarray(cv2.resize(pixels, target[::-1], interpolation=rule), np.uint8)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal, Self
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -73,15 +74,11 @@ def _centre(pixels: Pixels, share: float) -> Pixels:
 
 
 def _resized(pixels: Pixels, size: tuple[int, int], rule: str) -> Pixels:
-    import cv2
-
     interpolation = getattr(cv2, f"INTER_{rule.upper()}")
     return np.asarray(cv2.resize(pixels, size[::-1], interpolation=interpolation), np.uint8)
 
 
 def _ordered(pixels: Pixels, channels: str) -> Pixels:
-    import cv2
-
     if channels == "grey":
         return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), np.uint8)[None]
     return (pixels[:, :, ::-1] if channels == "bgr" else pixels).transpose(2, 0, 1)

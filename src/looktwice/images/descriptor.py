@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import cast
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -62,8 +63,6 @@ def descriptor(pixels: Pixels, original_size: tuple[int, int] | None = None) -> 
     >>> dict(zip(NAMES, descriptor(grey).tolist()))["median"]
     0.2
     """
-    import cv2
-
     height, width = pixels.shape[:2]
     step = -(-max(height, width) // LARGEST)
     sampled = np.ascontiguousarray(pixels[::step, ::step])
@@ -78,8 +77,6 @@ def descriptor(pixels: Pixels, original_size: tuple[int, int] | None = None) -> 
 
 def _colours(pixels: Pixels) -> list[float]:
     """The mean of each channel, and how colourful the pixels are."""
-    import cv2
-
     red, green, blue = cv2.split(pixels)
     spread = cv2.subtract(cv2.max(cv2.max(red, green), blue), cv2.min(cv2.min(red, green), blue))
     (saturation,), (deviation,) = cv2.meanStdDev(spread)
@@ -88,8 +85,6 @@ def _colours(pixels: Pixels) -> list[float]:
 
 def _light(grey: Pixels) -> list[float]:
     """Brightness, and the distribution of grey levels."""
-    import cv2
-
     shares = np.asarray(cv2.calcHist([grey], [0], None, [256], [0, 256]), np.float64).ravel() / grey.size
     quantiles = LEVELS[np.minimum(shares.cumsum().searchsorted(QUANTILES), 255)]
     mean = float(shares @ LEVELS)
@@ -101,8 +96,6 @@ def _light(grey: Pixels) -> list[float]:
 
 def _thumbnail(pixels: Pixels) -> list[float]:
     """The layout of light and colours."""
-    import cv2
-
     small = cv2.resize(pixels, (16, 16), interpolation=cv2.INTER_AREA)
     channels = cv2.cvtColor(small, cv2.COLOR_RGB2YCrCb).astype(np.float32)
     light = cv2.resize(channels, (GRID, GRID), interpolation=cv2.INTER_AREA)[:, :, 0]
@@ -112,8 +105,6 @@ def _thumbnail(pixels: Pixels) -> list[float]:
 
 def _detail(grey: Pixels) -> list[float]:
     """The energy in each octave, edges and their direction, noise, and the borders of JPEG's blocks."""
-    import cv2
-
     bands, level = [], grey
     for _ in range(BANDS):
         lower = cast(Pixels, cv2.pyrDown(level))
@@ -132,8 +123,6 @@ def _detail(grey: Pixels) -> list[float]:
 
 def _deviation(one: Pixels, other: Pixels) -> float:
     """The standard deviation of the differences, in grey levels; from sums of whole numbers, which are exact."""
-    import cv2
-
     share = 1 / one.size
     mean = (cv2.sumElems(one)[0] - cv2.sumElems(other)[0]) * share
     squares = round(cv2.norm(one, other, cv2.NORM_L2SQR))  # whole, but OpenCV squares a root
@@ -142,8 +131,6 @@ def _deviation(one: Pixels, other: Pixels) -> float:
 
 def _steps(grey: Pixels) -> tuple[float, float, float]:
     """The mean difference of adjacent columns in grey levels: overall, within JPEG blocks, and between them."""
-    import cv2
-
     if grey.shape[1] < 2:
         return 0.0, 0.0, 0.0
     differing = cv2.absdiff(grey[:, 1:], grey[:, :-1])

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import cv2
 import numpy as np
 
 from looktwice.errors import ImageError, shown
@@ -68,8 +69,6 @@ def _frames(path: Path, count: int, size: WorkingSize | None, max_pixels: int) -
 
 def _claimed(path: Path, max_pixels: int) -> int:
     """The number of frames by the header, 0 if unknown; raises an error if a frame has too many pixels."""
-    import cv2
-
     capture = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG)
     try:
         width, height = (int(capture.get(side)) for side in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT))
@@ -89,8 +88,6 @@ def _spaced(there: int, count: int) -> Sequence[int]:
 
 def _read(path: Path, places: Sequence[int], size: WorkingSize | None) -> tuple[list[Image], int]:
     """The frames at these positions, and the number of frames read."""
-    import cv2
-
     capture, found, passed = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG), list[Image](), 0
     try:
         while passed <= places[-1] and capture.grab():
