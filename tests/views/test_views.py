@@ -59,7 +59,6 @@ from looktwice.views import (
 )
 from looktwice.views.base import REGISTERED
 from looktwice.views.phrasing import AS_DESCRIBED
-from looktwice.views.rendering import KeptMaps
 
 Pixels = NDArray[np.uint8]
 
@@ -835,24 +834,14 @@ def test_jpeg_loses_more_the_lower_its_quality() -> None:
 def test_maps_that_are_kept_draw_the_same_as_maps_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     image, fixed = noisy(64, 48), [view for view in EACH_KIND if not view.random]
     kept = shown(image, *fixed)
-    monkeypatch.setattr(rendering, "KEPT_MAPS", KeptMaps(0))
-    monkeypatch.setattr(rendering, "KEPT_MAPS", KeptMaps(0))
+    monkeypatch.setattr(rendering, "MAPS_BYTES", 0)
     assert np.array_equal(kept, shown(image, *fixed))
 
 
-def test_maps_of_many_sizes_are_kept_up_to_a_number_of_bytes() -> None:
+def test_maps_of_small_pictures_are_kept_and_those_of_large_ones_are_not() -> None:
     moves = ((Mirror(),), (Zoom(1.3),))
-    kept = KeptMaps(4 * 2 * 32 * 32 * 6)
-    first = kept.get(moves, 32, 32)
-    for side in (29, 30, 31):
-        kept.get(moves, side, side)
-    assert kept.get(moves, 32, 32) is first
-    kept.get(moves, 28, 28)
-    kept.get(moves, 27, 27)
-    assert kept.get(moves, 32, 32) is first
-    for side in (28, 29, 30, 31):
-        kept.get(moves, side, side)
-    assert kept.get(moves, 32, 32) is not first
+    assert rendering.fixed_maps(moves, 32, 32) is rendering.fixed_maps(moves, 32, 32)
+    assert rendering.fixed_maps(moves, 1024, 1024) is not rendering.fixed_maps(moves, 1024, 1024)
 
 
 def test_pixels_are_written_into_the_array_that_is_given() -> None:

@@ -1,11 +1,11 @@
 """Augmentations and prompt variants, panels of them, and rendering."""
 
 from looktwice.views.base import CLASSIFIER_NAME, REGISTERED, Between, Floats, Pixels, Question, View, Worded, register
+from looktwice.views.composed import At, Base, Chain, classifier_of, drawn
 from looktwice.views.families import (
     Affine,
     Again,
     Blur,
-    Chain,
     Crop,
     Describe,
     Elastic,
@@ -51,7 +51,6 @@ from looktwice.views.rendering import (
     render_into,
     renderer,
 )
-from looktwice.views.sources import At, Base, classifier_of, drawn
 
 FAMILIES: tuple[type[View], ...] = tuple(REGISTERED.values())
 """The built-in families."""

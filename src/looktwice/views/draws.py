@@ -13,11 +13,10 @@ Words = NDArray[np.uint64]
 
 
 class _Thread(threading.local):
-    """A generator per thread: creating one takes as long as drawing a small picture, unlike setting its state."""
+    """A source of bits per thread: creating one takes as long as drawing a small picture, unlike setting its state."""
 
     def __init__(self) -> None:
         self.bits = np.random.PCG64DXSM(0)
-        self.generator = np.random.Generator(self.bits)
 
 
 _thread = _Thread()
@@ -28,29 +27,9 @@ def words(questions: Sequence[Question], part: int, count: int) -> Words:
 
     Picture, view, seed and part start a stream; the draw with index k owns its k-th stretch of `count` words.
     """
-    if not _in_a_row(questions):
+    digest, view, seed, index = questions[0]
+    if any(each[2:] != (seed, index + place) for place, each in enumerate(questions)):  # stretches are not in a row
         return np.concatenate([words([question], part, count) for question in questions])
-    _start(questions[0], part, count)
-    return _thread.bits.random_raw(len(questions) * count).reshape(-1, count)
-
-
-def uniforms(questions: Sequence[Question], part: int) -> Floats:
-    """(n, 4): numbers uniform in [0, 1), each from one of the `words`."""
-    if not _in_a_row(questions):
-        return np.concatenate([uniforms([question], part) for question in questions])
-    _start(questions[0], part, 4)
-    return _thread.generator.random((len(questions), 4))
-
-
-def _in_a_row(questions: Sequence[Question]) -> bool:
-    """Whether each draw's stretch follows that of the one before it."""
-    _, _, seeds, indices = zip(*questions, strict=True)
-    count, first = len(questions), indices[0]
-    return seeds.count(seeds[0]) == count and indices == tuple(range(first, first + count))
-
-
-def _start(question: Question, part: int, count: int) -> None:
-    digest, view, seed, index = question
     key = blake2b(f"{digest} {view.text} {seed} {part}".encode(), digest_size=32).digest()
     _thread.bits.state = {
         "bit_generator": "PCG64DXSM",
@@ -60,3 +39,9 @@ def _start(question: Question, part: int, count: int) -> None:
     }
     if index:
         _thread.bits.advance(index * count)
+    return _thread.bits.random_raw(len(questions) * count).reshape(-1, count)
+
+
+def uniforms(questions: Sequence[Question], part: int) -> Floats:
+    """(n, 4): numbers uniform in [0, 1), each of the upper 53 bits of one of the `words`."""
+    return np.asarray((words(questions, part, 4) >> np.uint64(11)) * 2.0**-53, np.float64)

@@ -1,16 +1,15 @@
 """The built-in families of views, with their parameters, adjective and drawing."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Annotated, ClassVar, Literal
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.errors import ViewError
-from looktwice.views.base import Between, Floats, Pixels, Question, View, Worded, name_of, register, short
+from looktwice.views.base import Between, Floats, Pixels, Question, View, Worded, register
 from looktwice.views.draws import words
 from looktwice.views.phrasing import LabelOrder, Phrasing
 from looktwice.views.rendering import (
@@ -18,13 +17,10 @@ from looktwice.views.rendering import (
     LONGEST,
     Maps,
     Motion,
-    Moves,
     Moving,
     Piece,
     Points,
     Sampled,
-    move,
-    moves_of,
     piece,
     read_through,
 )
@@ -42,8 +38,6 @@ class Gaussian(View):
     sigma: Annotated[float, Between(0, 1)]
 
     def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
-        import cv2
-
         levels, together = _normal_levels(self.sigma), max(1, 2 * LONGEST // picture.size)
         for first in range(0, len(questions), together):
             bits = words(questions[first : first + together], part, -(-picture.size // 4)).view(np.uint16)
@@ -101,8 +95,6 @@ class Elastic(Sampled):
 
     def _points(self, part: int, questions: Sequence[Question], height: int, width: int) -> Points:
         """(2, 1, n·height·width): the x and y that n draws show."""
-        import cv2
-
         bits = words(questions, part, -(-height * width // 2)).view(np.int16)
         noise = bits[:, : 2 * height * width].reshape(-1, 2, height, width)
         points = np.empty((2, len(questions), height, width), np.float32)
@@ -118,8 +110,6 @@ class Elastic(Sampled):
 @lru_cache(maxsize=32)
 def _kernels(alpha: float, sigma: float) -> tuple[Points, Points]:
     """A Gaussian cut at 4 sigma, and the same times what makes ±alpha/2 pixels of the 16-bit noise."""
-    import cv2
-
     kernel = np.asarray(cv2.getGaussianKernel(int(8 * sigma + 1) | 1, sigma, cv2.CV_32F), np.float32)
     return kernel, kernel * np.float32(alpha / 2 / 32_768)
 
@@ -250,8 +240,6 @@ class Tone(View):
         return " and ".join(word for word, true in words if true) or "unchanged"
 
     def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
-        import cv2
-
         out[:] = cv2.transform(picture, self._matrix)
 
     @cached_property
@@ -273,8 +261,6 @@ class Blur(View):
     sigma: Annotated[float, Between(0.1, 100)]
 
     def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
-        import cv2
-
         taps = int(8 * self.sigma + 1) | 1
         out[:] = cv2.GaussianBlur(picture, (taps, taps), self.sigma, borderType=cv2.BORDER_REFLECT_101)
 
@@ -384,8 +370,6 @@ class Resample(View):
     share: Annotated[float, Between(0.02, 1)]
 
     def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
-        import cv2
-
         height, width, _ = picture.shape
         fewer = max(1, round(self.share * width)), max(1, round(self.share * height))
         small = cv2.resize(picture, fewer, interpolation=cv2.INTER_LINEAR_EXACT)
@@ -404,8 +388,6 @@ class Jpeg(View):
     quality: Annotated[float, Between(1, 100, whole=True)]
 
     def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
-        import cv2
-
         colours = cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420
         settings = [cv2.IMWRITE_JPEG_QUALITY, int(self.quality), cv2.IMWRITE_JPEG_SAMPLING_FACTOR, colours]
         _, file = cv2.imencode(".jpg", picture[:, :, ::-1], settings)
@@ -459,62 +441,3 @@ class Describe(Worded):
 
     def phrased(self, asked: Phrasing, digest: str) -> Phrasing:
         return replace(asked, describe=True)
-
-
-# Chains ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Chain(View):
-    """Two or more views one after the other, first to last; neighbouring moves are made in one step."""
-
-    views: tuple[View, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "views", tuple(self.views))
-        if len(self.views) < 2 or any(isinstance(view, Chain | Again) for view in self.views):
-            raise ViewError(
-                f"a chain needs two or more views, none of them 'again', not {short(self.text)}; try 'mirror+turn:10'"
-            )
-        worded = Counter(type(view) for view in self.views if isinstance(view, Worded))
-        if twice := [family for family, times in worded.items() if times > 1]:
-            raise ViewError(f"{short(self.text)} has {name_of(twice[0])} more than once; give each once")
-
-    @property
-    def random(self) -> bool:  # type: ignore[override]
-        """Whether any view in it is random."""
-        return any(view.random for view in self.views)
-
-    def phrased(self, asked: Phrasing, digest: str) -> Phrasing:
-        for view in self.views:
-            asked = view.phrased(asked, digest)
-        return asked
-
-    @property
-    def adjective(self) -> str:
-        return " and ".join(view.adjective for view in self.views)
-
-    @property
-    def parts(self) -> tuple[View, ...]:
-        return self.views
-
-    @cached_property
-    def text(self) -> str:
-        """The texts of its views, joined by +."""
-        return "+".join(view.text for view in self.views)
-
-    @cached_property
-    def _moves(self) -> Moves:
-        return moves_of(self)
-
-    def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
-        if self._moves:
-            move(self._moves, part, questions, picture, out)
-            return
-        for question, target in zip(questions, out, strict=True):
-            shown = picture
-            for place, view in enumerate(self.views):
-                drawn = np.empty((1, *picture.shape), np.uint8)
-                view.draw(place, [question], shown, drawn)
-                shown = drawn[0]
-            target[:] = shown

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from looktwice.errors import ViewError
 from looktwice.images import Image
 from looktwice.views.base import REGISTERED, Between, Question, View, arguments, short
-from looktwice.views.families import Affine, Again, Chain, Elastic, Gaussian, Rotation
-from looktwice.views.sources import At, Base, drawn, repeats
+from looktwice.views.composed import At, Base, Chain, drawn, repeats
+from looktwice.views.families import Affine, Again, Elastic, Gaussian, Rotation
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -89,21 +89,16 @@ def _installed() -> tuple[EntryPoint, ...]:
 
 
 def _load(name: str, points: list[EntryPoint]) -> type[View]:
-    packages = " and ".join(sorted({point.dist.name for point in points if point.dist}))
-    if len(points) > 1:
-        raise ViewError(f"the view {name!r} is offered by {packages}; uninstall all but one", code="view-plugin")
+    """The family of another package, which its module registers while it is imported."""
     try:
-        family = points[0].load()
+        loaded = [point.load() for point in points]
+        if loaded != [REGISTERED.get(name)]:
+            raise TypeError(f"one package must name one class with @register that is called {name} in lower case")
     except Exception as error:  # the code of a stranger may fail in any way
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise ViewError(f"the view {name!r} of {packages} cannot be loaded: {why}", code="view-plugin") from error
-    if not isinstance(family, type) or not issubclass(family, View) or REGISTERED.get(name) is not family:
-        raise ViewError(
-            f"the view {name!r} of {packages} is {points[0].value}, which is not a view of this name; the entry point "
-            f"must name a class with @register that is called {name} in lower case",
-            code="view-plugin",
-        )
-    return family
+        places = " and ".join(point.value for point in points)
+        raise ViewError(f"the view {name!r} cannot be loaded from {places}: {why}", code="view-plugin") from error
+    return REGISTERED[name]
 
 
 LONGEST_PANEL = 10_000

@@ -7,15 +7,14 @@ of large ones stay in the cache of the CPU.
 """
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from itertools import groupby, product
 from math import ceil, pi
-from threading import Lock
 from typing import Literal, NamedTuple
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -44,12 +43,14 @@ LONGEST = 32_766
 IN_PAIRS = np.empty(0, np.float32)
 """The y of a piece whose positions are pairs of x and y."""
 
-MAPS_BYTES = 32 * 2**20
-"""Of all maps that are kept: those of the general views for four sizes of photo, or for hundreds of small pictures."""
+MAPS_BYTES = 4 * 2**20
+"""Of the maps of neighbouring views that are kept, sixteen in all: those of the general views for five sizes."""
 
 _LARGEST = 2**22
 """Pixels that a picture with its margin may have."""
 
+_BORDERS = {"reflect": cv2.BORDER_REFLECT_101, "constant": cv2.BORDER_CONSTANT, "edge": cv2.BORDER_REPLICATE}
+_INTERPOLATIONS = {"linear": cv2.INTER_LINEAR, "nearest": cv2.INTER_NEAREST}
 _NO_CHANCE = np.zeros((1, 4))
 _NOTHING_BETWEEN = np.empty(0, np.uint16)
 
@@ -80,23 +81,12 @@ class Maps(NamedTuple):
 
 def read_through(maps: Maps, picture: Pixels, sampling: Sampling, out: Pixels) -> None:
     """Fills `out`, (n, height, width, 3), with the pixels of the picture to which the maps point."""
-    import cv2
-
-    border, interpolation = _flags(sampling)
+    border, interpolation = _BORDERS[sampling[0]], _INTERPOLATIONS[sampling[1]]
     if m := maps.margin:
         picture = np.asarray(cv2.copyMakeBorder(picture, m, m, m, m, border), np.uint8)
     flat = out.reshape(1, -1, 3)
     for start, stop, whole, between in maps.pieces:
         cv2.remap(picture, whole, between, interpolation, dst=flat[:, start:stop], borderMode=border)
-
-
-@lru_cache(maxsize=8)
-def _flags(sampling: Sampling) -> tuple[int, int]:
-    import cv2
-
-    borders = {"reflect": cv2.BORDER_REFLECT_101, "constant": cv2.BORDER_CONSTANT, "edge": cv2.BORDER_REPLICATE}
-    interpolations = {"linear": cv2.INTER_LINEAR, "nearest": cv2.INTER_NEAREST}
-    return borders[sampling[0]], interpolations[sampling[1]]
 
 
 # Moves -------------------------------------------------------------------------------------------------------------
@@ -156,7 +146,7 @@ def move(moves: Moves, part: int, questions: Sequence[Question], picture: Pixels
     height, width, _ = picture.shape
     sampling = sampling_of(moves)
     if not any(each.random for each in moves):
-        read_through(KEPT_MAPS.get((moves,), height, width), picture, sampling, out[:1])
+        read_through(fixed_maps((moves,), height, width), picture, sampling, out[:1])
         out[1:] = out[0]
         return
     sources = _sources(moves, part, questions, height, width)
@@ -166,42 +156,23 @@ def move(moves: Moves, part: int, questions: Sequence[Question], picture: Pixels
     read_through(_maps(sources, reach, sampling, height, width), picture, sampling, out)
 
 
-def _fixed_maps(views: Sequence[Moves], height: int, width: int) -> Maps:
-    """The maps of fixed views that read the picture alike; the pieces are made when they are asked for, once."""
+def _made_maps(views: tuple[Moves, ...], height: int, width: int) -> Maps:
+    """The pieces are made when they are asked for, once."""
     sources = np.concatenate([_sources(moves, 0, (), height, width) for moves in views], axis=1)
     return _maps(sources, _reach(sources, height, width), sampling_of(views[0]), height, width)
 
 
-class KeptMaps:
-    """The maps of fixed views, least recently used ones dropped beyond `most` bytes."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._bytes, self._lock = most, 0, Lock()
-        self._maps = OrderedDict[tuple[tuple[Moves, ...], int, int], Maps]()
-
-    def get(self, moves: tuple[Moves, ...], height: int, width: int) -> Maps:
-        """The maps of these views for pictures of this size; they are made where they are not kept."""
-        key = moves, height, width
-        if _bytes_of(*key) > self._most // 4:  # making them is little work beside reading a picture through them
-            return _fixed_maps(*key)
-        with self._lock:
-            if key in self._maps:
-                self._maps.move_to_end(key)
-                return self._maps[key]
-            made = _fixed_maps(*key)
-            maps = self._maps[key] = made._replace(pieces=tuple(made.pieces))
-            self._bytes += _bytes_of(*key)
-            while self._bytes > self._most:
-                self._bytes -= _bytes_of(*self._maps.popitem(last=False)[0])
-            return maps
+def fixed_maps(moves: tuple[Moves, ...], height: int, width: int) -> Maps:
+    """The maps of fixed views that read the picture alike; those that take few bytes are kept."""
+    # Two coordinates and their fraction, two bytes each, for every pixel of every view.
+    small = len(moves) * height * width * 6 <= MAPS_BYTES
+    return (_kept_maps if small else _made_maps)(moves, height, width)
 
 
-def _bytes_of(moves: tuple[Moves, ...], height: int, width: int) -> int:
-    """The size of maps: two coordinates and their fraction, two bytes each, for every pixel of every view."""
-    return len(moves) * height * width * 6
-
-
-KEPT_MAPS = KeptMaps(MAPS_BYTES)
+@lru_cache(maxsize=16)
+def _kept_maps(moves: tuple[Moves, ...], height: int, width: int) -> Maps:
+    maps = _made_maps(moves, height, width)
+    return maps._replace(pieces=tuple(maps.pieces))
 
 
 def _sources(moves: Moves, part: int, questions: Sequence[Question], height: int, width: int) -> Sources:
@@ -270,8 +241,6 @@ def _centred(size: int) -> NDArray[np.float32]:
 
 def piece(start: int, x: Points, y: Points, margin: int, nearest: bool) -> Piece:
     """The piece of source positions that are given apart, (1, m) each, or as pairs in x alone, (1, m, 2)."""
-    import cv2
-
     pixels, parts = cv2.convertMaps(x, y, cv2.CV_16SC2, nninterpolation=nearest)
     whole, between = np.asarray(pixels, np.int16), _NOTHING_BETWEEN if nearest else np.asarray(parts, np.uint16)
     if margin:
@@ -319,7 +288,7 @@ def render_into(image: Image, questions: Sequence[Question], out: Pixels) -> Non
         raise ViewError(f"picture {image.digest} was asked a question about {other}; ask each its own")
     for start, stop, moves in _runs(views):
         if moves:
-            read_through(KEPT_MAPS.get(moves, height, width), image.pixels, sampling_of(moves[0]), out[start:stop])
+            read_through(fixed_maps(moves, height, width), image.pixels, sampling_of(moves[0]), out[start:stop])
         else:
             questions[start].view.draw(0, questions[start:stop], image.pixels, out[start:stop])
 
