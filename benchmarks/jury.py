@@ -1,10 +1,6 @@
-"""How long a jury takes to learn and how much memory, and which additions to it earn their place.
+"""How long a jury takes to learn, and how much memory, beside goals: python benchmarks/jury.py
 
-python benchmarks/jury.py                        times beside their goals; votes are simulated: pictures of unlike
-                                                 difficulty, a wrong label that a hard picture lures to, and stray ones
-python benchmarks/jury.py VOTES.npz 1000         what each addition changes in log loss on new pictures, over six
-                                                 random splits with so many to fit; the file holds votes and truths
-python benchmarks/jury.py VOTES.npz 1000 TURNS.npy   the same, with the severity in [0, 1] of each picture's views
+Votes are simulated: pictures of unlike difficulty, a wrong label that a hard picture lures to, and stray ones.
 """
 
 from __future__ import annotations
@@ -13,19 +9,13 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from goals import at_most
-from scipy.optimize import minimize
 
 from looktwice.calibration import jury, logit, metrics
-from looktwice.calibration.storage import load
-from looktwice.calibration.votes import Evidence, Floats, LabelledVotes, Places, Votes
-
-SHRINKAGES = (1000.0, 100.0, 10.0, 1.0)
-SPLITS = 6
+from looktwice.calibration.options import tabulate
+from looktwice.calibration.votes import Evidence, LabelledVotes, Votes
 
 
 def simulated(pictures: int, views: int, classes: int, seed: int = 0) -> LabelledVotes:
@@ -63,14 +53,12 @@ def simulated_lists(pictures: int, views: int, classes: int, listed: int = 5, se
 
 def greedy(votes: LabelledVotes, steps: int, shrinkage: float = 30.0) -> list[int]:
     """The panel that grows by the view which helps most on held-out folds."""
-    fold, panel, theta = logit.folds(len(votes)), list[int](), np.zeros(4)
+    fold, panel = logit.folds(len(votes)), list[int]()
     for _ in range(steps):
         left = [s for s in range(len(votes.panel)) if s not in panel]
-        tables = {s: logit.tabulate(votes.under([*panel, s])) for s in left}
-        start = logit.widen(theta)
-        loss = {s: logit.held_out_losses(table, fold, shrinkage, start).sum() for s, table in tables.items()}
+        tables = {s: tabulate(votes.under([*panel, s])) for s in left}
+        loss = {s: logit.held_out_losses(table, fold, shrinkage).sum() for s, table in tables.items()}
         panel.append(min(loss, key=lambda s: loss[s]))
-        theta = logit.descend(tables[panel[-1]], shrinkage, start=start)
     return panel
 
 
@@ -106,91 +94,5 @@ def resampled() -> None:
     metrics.bootstrap(confidence, correct, brier, nll)
 
 
-def single(votes: LabelledVotes) -> logit.Patterns:
-    """The table of a jury without γ, one pattern a picture and in their order, so that columns can be added."""
-    codes = np.column_stack([votes.base, votes.views])
-    first = logit.first_named(codes)
-    named = first == np.arange(first.shape[1])
-    count = named.sum(axis=1)
-    choice = np.column_stack([named, count < votes.classes])
-    owner, options = logit._options(first, choice, count)
-    options = np.delete(options, codes.shape[1], axis=1)
-    column = logit.truth_columns(codes, votes.truths)
-    place = np.cumsum(choice.ravel()).reshape(choice.shape) - 1
-    others = np.where(column < codes.shape[1], 1, votes.classes - count)
-    left = options[:, -2] * np.log(np.maximum(votes.classes - count, 1) / (votes.classes - 1))[owner]
-    starts = np.searchsorted(owner, np.arange(len(votes)))
-    truth = place[np.arange(len(votes)), column]
-    return logit.Patterns(options, left, starts, owner, truth, np.log(others), len(votes.panel))
-
-
-def additions(votes: Votes, patterns: logit.Patterns, severity: Floats | None) -> dict[str, Floats]:
-    """What each addition puts beside the votes for an option: (r, columns)."""
-    heard, base = patterns.options[:, :-2], votes.base[patterns.owner]
-    family = np.array([view.split(":")[0] for view in votes.panel])
-    groups = [family == name for name in sorted(set(family)) if (family == name).sum() > 1]
-    found = {
-        "votes count less and less": np.log1p(heard.sum(axis=1))[:, None],
-        "a bonus for being unanimous": (heard.sum(axis=1) == heard.shape[1]).reshape(-1, 1) * 1.0,
-    }
-    if groups:
-        found["one voice more for each family"] = (
-            np.column_stack([heard[:, 1:][:, g].any(axis=1) for g in groups]) * 1.0
-        )
-    if votes.classes <= 100:
-        found["a bias for the base label's class"] = (base[:, None] == np.arange(votes.classes)) * heard[:, :1]
-    if severity is not None:
-        bucket = np.minimum((severity * 4).astype(int), 3)[patterns.owner]
-        pooled = [(heard[:, 1:] * (bucket == b)).sum(axis=1) for b in range(4)]
-        found["a weight for each severity"] = np.column_stack(pooled)
-    return found
-
-
-def held_out(patterns: logit.Patterns, extra: Floats, rows: Floats, shrinkage: float, shrink: float) -> Floats:
-    """(n,): the losses of all pictures under a fit on those of `rows`, with the extra columns shrunk to nothing."""
-    options, ridge = np.insert(patterns.options, [-2], extra, axis=1), (shrink,) * extra.shape[1]
-    wide = replace(patterns, options=options, ridge=ridge)
-    objective = logit.PenalisedLoss.of(wide, shrinkage, wide.hits(rows > 0))
-    start, settings = np.zeros(options.shape[1]), {"gtol": 1e-3}
-    best = minimize(objective.at, start, jac=True, hess=objective.curvature, method="trust-exact", options=settings)
-    return logit.losses(wide, best.x)
-
-
-def test_loss(patterns: logit.Patterns, extra: Floats, fit: Floats, fold: Places) -> float:
-    """The mean loss on the pictures not fitted on; both shrinkages are chosen by cross-validation on the others."""
-    grid = [(a, b) for a in SHRINKAGES for b in (SHRINKAGES if extra.shape[1] else (1.0,))]
-
-    def loss(pair: tuple[float, float]) -> float:
-        parts = [held_out(patterns, extra, fit * (fold != k), *pair)[(fit > 0) & (fold == k)] for k in range(3)]
-        return float(np.concatenate(parts).mean())
-
-    return float(held_out(patterns, extra, fit, *min(grid, key=loss))[fit == 0].mean())
-
-
-def compare(path: Path, pictures: int, severity: Floats | None) -> None:
-    votes = load(path)
-    if not isinstance(votes, LabelledVotes):
-        sys.exit(f"{path} holds no truths; save votes with `looktwice evaluate --votes`")
-    patterns = single(votes)
-    plain = np.zeros((len(patterns.options), 0))
-    tried = {"plain": plain, **additions(votes, patterns, severity)}
-    gaps: dict[str, list[float]] = {name: [] for name in tried}
-    for split in range(SPLITS):
-        order = np.random.default_rng(100 + split).permutation(len(votes))
-        fit = (order < pictures).astype(np.float64)
-        base = test_loss(patterns, plain, fit, order % 3)
-        for name, extra in tried.items():
-            gaps[name].append(base if name == "plain" else test_loss(patterns, extra, fit, order % 3) - base)
-    for name, gap in gaps.items():
-        print(f"{name:<36}{np.mean(gap):+.4f} ± {np.std(gap, ddof=1) / np.sqrt(SPLITS):.4f}")
-
-
-def main() -> None:
-    if len(sys.argv) == 1:
-        sys.exit(0 if times() else 1)
-    severity = np.load(sys.argv[3]) if len(sys.argv) > 3 else None
-    compare(Path(sys.argv[1]), int(sys.argv[2]), severity)
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(0 if times() else 1)

@@ -44,7 +44,7 @@ OF_SCALE = 0.2
 
 def typical(models: Sequence[LabelledVotes], views: int) -> Typical:
     """The weights of the jury of these models, and the information that one picture of them has about these."""
-    parts = [panels.equal_weights(logit.tabulate(votes.under(range(views)))) for votes in models]
+    parts = [panels.common_weight(votes.under(range(views))) for votes in models]
     losses = [logit.PenalisedLoss.of(part, 0.0, part.hits()) for part in parts]
 
     def mean(theta: Floats) -> tuple[float, Floats]:

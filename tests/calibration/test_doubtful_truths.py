@@ -12,7 +12,7 @@ from support.errors import coded
 from test_jury import simulated
 from test_scored_jury import world
 
-from looktwice.calibration import logit, panels, storage
+from looktwice.calibration import logit, options, panels, storage
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import OUTSIDE, Floats, LabelledVotes
 from looktwice.errors import DataError, FitError
@@ -28,7 +28,7 @@ def doubted(votes: LabelledVotes, share: float, seed: int = 0) -> LabelledVotes:
 
 def brute_loss(votes: LabelledVotes, shrinkage: float, theta: Floats) -> float:
     """−log likelihood, picture by picture from its definition, and the penalty; with the half counts of the fit."""
-    patterns = logit.tabulate(votes)
+    patterns = options.tabulate(votes)
     total = 0.0
     for row in range(len(votes)):
         said = [int(votes.base[row]), *(int(v) for v in votes.views[row] if v >= 0)]
@@ -67,7 +67,7 @@ def test_losses_are_those_of_the_definition() -> None:
     votes = doubted(simulated(60, 3, 6, seed=3), 1.0)
     assert votes.doubtful().any()
     theta = np.array([1.0, 0.6, 0.4, 0.7, 0.8, -0.5, 0.3])
-    patterns = logit.tabulate(votes)
+    patterns = options.tabulate(votes)
     known = replace(patterns, spread=np.zeros(len(votes)))
     penalty = theta @ patterns.penalty(0.0) @ theta / 2
     plain = brute_loss(votes, 0.0, theta) - smoothing(patterns, theta) - penalty
@@ -77,7 +77,7 @@ def test_losses_are_those_of_the_definition() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_fit_is_a_lowest_point_of_the_marginal_likelihood(seed: int) -> None:
     votes = doubted(simulated(80, 3, 5, seed=seed), 0.7, seed)
-    theta = logit.descend(logit.tabulate(votes), 3.0)
+    theta = logit.descend(options.tabulate(votes), 3.0)
     bounds = [(0.0, None)] * 5 + [(None, np.log(4)), (0.0, None)]
 
     def lowest(start: Floats) -> OptimizeResult:
@@ -92,7 +92,7 @@ def test_the_fit_is_a_lowest_point_of_the_marginal_likelihood(seed: int) -> None
 
 def test_the_covariance_is_the_inverse_of_the_curvature() -> None:
     votes = doubted(simulated(80, 2, 5, seed=5), 0.7)
-    patterns = logit.tabulate(votes)
+    patterns = options.tabulate(votes)
     theta = logit.descend(patterns, 3.0)
     h, size = 1e-3, len(theta)
     curvature = np.zeros((size, size))
@@ -110,7 +110,7 @@ def test_excluding_all_but_one_label_is_the_same_as_knowing_it() -> None:
     told = votes.labelled(
         ["?"] * 99 + [votes.words[99]], [tuple({0, 1, 2, 3} - {int(truth)}) for truth in votes.truths[:99]] + [()]
     )
-    one, other = logit.tabulate(votes), logit.tabulate(told)
+    one, other = options.tabulate(votes), options.tabulate(told)
     theta = np.array([1.0, 0.6, 0.4, 0.7, 0.8, -0.5, 0.3])
     np.testing.assert_allclose(other.hits(theta=theta), one.hits(), atol=1e-12)
     np.testing.assert_allclose(logit.losses(other, theta), logit.losses(one, theta))
@@ -141,9 +141,9 @@ def test_a_jury_with_scores_learns_from_wrong_answers_too() -> None:
 def test_excluding_everything_is_an_error_and_so_is_no_known_truth() -> None:
     votes = simulated(20, 6, 2, seed=1)
     with pytest.raises(DataError, check=coded("votes-mismatch")):
-        logit.tabulate(votes.labelled(["?"] * 19 + ["1"], [(0, 1)] * 19 + [()]))
+        options.tabulate(votes.labelled(["?"] * 19 + ["1"], [(0, 1)] * 19 + [()]))
     with pytest.raises(FitError, check=coded("labels-missing")):
-        logit.tabulate(votes.labelled(["?"] * 20, [(0,)] * 20))
+        options.tabulate(votes.labelled(["?"] * 20, [(0,)] * 20))
 
 
 @pytest.mark.parametrize("ending", [".npz", ".parquet"])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from support.errors import coded
 
-from looktwice.calibration import logit, metrics
+from looktwice.calibration import logit, metrics, options
 from looktwice.calibration.jury import AdaptiveJury, Jury
 from looktwice.calibration.votes import MISSING, OUTSIDE, Floats, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
@@ -118,7 +118,7 @@ def test_names_of_the_labels_do_not_matter(votes: LabelledVotes, seed: int) -> N
 
 def test_gradient_and_curvature_are_exact() -> None:
     votes = simulated(80, 4, 6, seed=3)
-    objective = logit.PenalisedLoss.of(patterns := logit.tabulate(votes), 5.0, patterns.hits())
+    objective = logit.PenalisedLoss.of(patterns := options.tabulate(votes), 5.0, patterns.hits())
     theta = np.random.default_rng(0).normal(size=8)
     (_, gradient), curvature = objective.at(theta), objective.curvature(theta)
     step = 1e-5
@@ -132,7 +132,7 @@ def test_no_other_parameters_have_a_lower_loss() -> None:
     from scipy.optimize import minimize
 
     votes = simulated(150, 5, 10, seed=4)
-    patterns = logit.tabulate(votes)
+    patterns = options.tabulate(votes)
     objective = logit.PenalisedLoss.of(patterns, 3.0, patterns.hits())
     bounds = [(0.0, None)] * 7 + [(None, np.log(9)), (0.0, None)]
     best = minimize(objective.at, np.zeros(9), jac=True, method="L-BFGS-B", bounds=bounds, tol=1e-12)
@@ -317,7 +317,7 @@ def test_a_jury_learns_from_a_second_classifier_with_fewer_labels() -> None:
 
 def test_strong_shrinkage_makes_the_views_equal_but_not_mute() -> None:
     votes = simulated(500, 6, 10, seed=9)
-    theta = logit.descend(logit.tabulate(votes), 1e7)
+    theta = logit.descend(options.tabulate(votes), 1e7)
     assert np.ptp(theta[1:-3]) < 1e-3
     assert theta[1:-3].mean() > 0.1
 
@@ -341,10 +341,10 @@ def test_with_many_labels_a_view_that_tells_more_weighs_more() -> None:
 def test_held_out_losses_are_those_of_a_jury_that_never_saw_the_picture() -> None:
     votes = simulated(60, 3, 10, seed=11)
     fold = logit.folds(60, parts=3)
-    held = logit.held_out_losses(logit.tabulate(votes), fold, 10.0)
+    held = logit.held_out_losses(options.tabulate(votes), fold, 10.0)
     for part in range(3):
         rest, own = np.flatnonzero(fold != part), np.flatnonzero(fold == part)
-        theta = logit.descend(logit.tabulate(votes.take(rest)), 10.0)
+        theta = logit.descend(options.tabulate(votes.take(rest)), 10.0)
         nll = jury_of(theta).distribution(votes.take(own)).nll(votes.truths[own])
         np.testing.assert_allclose(held[own], nll, atol=1e-5)
 
@@ -357,7 +357,7 @@ def test_folds_are_even_and_the_same_on_every_run() -> None:
 
 def test_the_work_does_not_grow_with_the_number_of_classes() -> None:
     votes = simulated(300, 8, 12, seed=12)
-    small, large = (logit.tabulate(replace(votes, classes=k)) for k in (12, 10**6))
+    small, large = (options.tabulate(replace(votes, classes=k)) for k in (12, 10**6))
     assert small.options.shape == large.options.shape
     few, many = Jury().fit(votes), Jury().fit(replace(votes, classes=10**6))
     assert many.weights == pytest.approx(few.weights, abs=0.03)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.errors import coded
 
-from looktwice.calibration import calibrators, crossfit, logit, metrics, scored
+from looktwice.calibration import calibrators, crossfit, logit, metrics, options, scored
 from looktwice.calibration.jury import AdaptiveJury, Jury
 from looktwice.calibration.risk import ANY, Thresholds
 from looktwice.calibration.scales import Scale
@@ -149,7 +149,7 @@ def test_brier_scores_of_patterns_are_those_of_the_distribution(listed: int) -> 
     fitted = Jury().fit(votes).scored
     assert fitted is not None
     layout = scored.Layout(fitted.scale, fitted.knots, fitted.columns)
-    patterns = scored.tabulate_scored(votes, layout)
+    patterns = options.tabulate(votes, layout)
     told = replace(Jury().fit(votes), confusion=None).distribution(votes).brier(votes.truths)
     np.testing.assert_allclose(logit.briers(patterns, np.array(fitted.theta), CLASSES), told, atol=1e-9)
 
@@ -279,7 +279,7 @@ def test_the_fit_with_scores_is_the_lowest_point_of_its_loss() -> None:
     votes = world(pictures=300)
     layout = scored.choose_layout(votes, 10.0)
     assert layout is not None
-    patterns = scored.tabulate_scored(votes, layout)
+    patterns = options.tabulate(votes, layout)
     objective = logit.PenalisedLoss.of(patterns, 10.0, patterns.hits())
     theta = logit.descend(patterns, 10.0)
     low, high = patterns.bounds()
@@ -314,9 +314,9 @@ def test_the_mean_share_is_over_the_lists_that_there_are() -> None:
     some = replace(votes, views=np.where(np.arange(2) < 1, votes.views, -1))
     some = replace(some, evidence=Evidence(labels, votes.evidence.scores))
     scale = Scale.learn(votes.evidence)
-    pools = [scored.list_options(each, scale, ("pool",), ()) for each in (some, votes.under([0]))]
+    pools = [options.options_of(each, scale, ("pool",)) for each in (some, votes.under([0]))]
     place = [len(each.panel) + 1 for each in (some, votes.under([0]))]
-    told = [options.features[:, :, at] for options, at in zip(pools, place, strict=True)]
+    told = [pool.features[:, :, at] for pool, at in zip(pools, place, strict=True)]
     np.testing.assert_allclose(told[0], told[1])
     own, view = scores_of(votes)[:, 0, 0], scores_of(votes)[:, 1, 0]
     share = np.where(votes.views[:, 0] == votes.base, view, (1 - view) / (CLASSES - 1))

@@ -7,7 +7,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from looktwice.calibration import logit, typical
+from looktwice.calibration import logit, options, typical
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.typical import TYPICAL, with_typical_weights
 from looktwice.calibration.votes import LabelledVotes, Votes
@@ -36,14 +36,14 @@ def test_every_number_of_views_up_to_eight_has_weights_that_a_jury_may_have() ->
 
 @pytest.mark.parametrize("views", [0, 1, 3, 8, 12])
 def test_one_label_leaves_the_weights_nearly_typical(views: int) -> None:
-    patterns = with_typical_weights(logit.tabulate(world(1, 0, views)))
+    patterns = with_typical_weights(options.tabulate(world(1, 0, views)))
     assert patterns.prior is not None
     odds = patterns.scores(logit.descend(patterns, logit.SHRINKAGE)) - patterns.scores(patterns.prior.mean)
     assert np.abs(odds).max() < 1.0
 
 
 def test_views_beyond_those_known_weigh_together_as_much_as_these() -> None:
-    eight, twelve = (with_typical_weights(logit.tabulate(world(5, 0, views))).prior for views in (8, 12))
+    eight, twelve = (with_typical_weights(options.tabulate(world(5, 0, views))).prior for views in (8, 12))
     assert eight is not None
     assert twelve is not None
     assert twelve.mean[1:13].sum() == pytest.approx(eight.mean[1:9].sum())

@@ -14,7 +14,7 @@ from support.engines import engine_for
 from support.workshop import run
 
 from looktwice import Model
-from looktwice.calibration import jury, logit, panels
+from looktwice.calibration import jury, logit, options, panels
 from looktwice.calibration.panels import Gain
 from looktwice.calibration.votes import Evidence, LabelledVotes, Votes
 from looktwice.classifiers.registry import connect
@@ -54,7 +54,7 @@ def test_a_panel_grows_by_what_is_new_rather_than_by_what_is_strong() -> None:
 
 def test_the_losses_of_a_table_are_those_of_the_distribution() -> None:
     votes = told([0.3, 0.6, 0.2], pictures=150)
-    fitted, table = replace(jury.Jury().fit(votes), confusion=None), logit.tabulate(votes)
+    fitted, table = replace(jury.Jury().fit(votes), confusion=None), options.tabulate(votes)
     theta = np.array([*fitted.weights, fitted.log_votes, *fitted.unnamed])
     distribution = fitted.distribution(votes)
     assert panels.brier(table, theta, votes.classes) == pytest.approx(distribution.brier(votes.truths))
@@ -62,29 +62,28 @@ def test_the_losses_of_a_table_are_those_of_the_distribution() -> None:
 
 
 @pytest.mark.parametrize("classes", [3, 100])
-def test_counting_hands_loses_nothing_but_who_said_what(classes: int) -> None:
+def test_one_weight_for_all_views_is_the_same_weight_for_each(classes: int) -> None:
     rng = np.random.default_rng(classes)
     truth = rng.integers(classes, size=400).astype(np.int32)
     said = np.where(rng.random((400, 6)) < 0.6, truth[:, None], rng.integers(classes, size=(400, 6))).astype(np.int32)
     words = tuple(map(str, range(classes)))
     votes = Votes(tuple(map(str, range(400))), tuple("abcde"), words, said[:, 0], said[:, 1:], classes)
-    table = logit.tabulate(votes.labelled([words[code] for code in truth]))
-    merged = panels.equal_weights(table)
-    assert len(merged.starts) < len(table.starts)
+    table = options.tabulate(labelled := votes.labelled([words[code] for code in truth]))
+    common = panels.common_weight(labelled)
     theta = np.array([0.7, 0.4, 0.5, 0.9, 0.3])
     spread = np.array([0.7, *[0.4] * 5, 0.5, 0.9, 0.3])
     for loss in (panels.brier, panels.log_loss):
-        np.testing.assert_allclose(loss(merged, theta, classes), loss(table, spread, classes))
+        np.testing.assert_allclose(loss(common, theta, classes), loss(table, spread, classes))
 
 
 def test_held_out_losses_are_those_of_a_jury_with_one_weight_that_never_saw_the_picture() -> None:
     votes = told([0.3, 0.6, 0.2], pictures=300)
     fold = logit.folds(len(votes))
     mixed = replace(votes, views=np.sort(votes.views, axis=1))
-    for loss in panels.LOSSES.values():
+    for loss in (panels.brier, panels.log_loss):
         assert panels.held_out(mixed, fold, loss) == pytest.approx(panels.held_out(votes, fold, loss), abs=1e-6)
     one = votes.under([1])
-    expected = logit.held_out_losses(logit.tabulate(one), fold, 0.0)
+    expected = logit.held_out_losses(options.tabulate(one), fold, 0.0)
     assert panels.held_out(one, fold, panels.log_loss) == pytest.approx(expected, abs=1e-6)
 
 

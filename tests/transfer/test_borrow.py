@@ -7,7 +7,8 @@ import pytest
 from support.errors import coded
 
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.logit import losses, tabulate
+from looktwice.calibration.logit import losses
+from looktwice.calibration.options import tabulate
 from looktwice.calibration.votes import Floats, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
 from looktwice.transfer.borrow import DIFFERENCES, _posterior, fit_towards

@@ -21,8 +21,9 @@ from looktwice.calibration.crossfit import (
 )
 from looktwice.calibration.distribution import Distribution, TruthRank
 from looktwice.calibration.jury import Z95, AdaptiveJury, Jury
-from looktwice.calibration.logit import Patterns, PenalisedLoss, folds, tabulate
+from looktwice.calibration.logit import Patterns, PenalisedLoss, folds
 from looktwice.calibration.metrics import BINS, Reliability, RiskCoverage
+from looktwice.calibration.options import tabulate
 from looktwice.calibration.paper import PAPER_A, Cumulative, Gaussian, Naive, Transfer
 from looktwice.calibration.powered import prediction_powered
 from looktwice.calibration.risk import (

@@ -19,7 +19,8 @@ from typing import Protocol, Self
 import numpy as np
 
 from looktwice.calibration.distribution import Distribution
-from looktwice.calibration.logit import Patterns, Prior, Utilities, chances, descend, folds, held_out_fits, losses, pays
+from looktwice.calibration.logit import Patterns, Prior, chances, descend, folds, held_out_fits, losses, pays
+from looktwice.calibration.options import Utilities
 from looktwice.calibration.votes import MISSING, Codes, Floats, LabelledVotes, Places, Votes
 from looktwice.errors import DataError
 
@@ -148,7 +149,7 @@ class ConfusedUtilities(Utilities):
     """w₁."""
 
     @classmethod
-    def of(cls, jury: Utilities, votes: Votes, confusion: Confusion) -> Self:
+    def after(cls, jury: Utilities, votes: Votes, confusion: Confusion) -> Self:
         """The distribution of the jury, corrected by the step."""
         words, rows = len(votes.vocabulary), np.arange(len(votes))
         features = confusion.features(votes, Distribution(jury.labels(), jury.named(), votes.classes))
@@ -162,7 +163,7 @@ class ConfusedUtilities(Utilities):
         mute = (votes.answers() == MISSING).all(axis=1)
         scores[mute], scores[mute, -1] = -np.inf, 0.0
         last = np.full(len(votes), MISSING, np.int32)
-        return cls(scores, jury.covariance, last, votes, jury, confusion.weights[0])
+        return cls(scores, jury.covariance, last, jury.options, votes, jury, confusion.weights[0])
 
     def labels(self) -> Codes:
         base, words = self.votes.base[:, None], np.arange(len(self.votes.vocabulary), dtype=np.int32)

@@ -28,21 +28,9 @@ from numpy.typing import NDArray
 from looktwice.calibration.base import Ballot
 from looktwice.calibration.confusion import LISTED, ConfusedUtilities, Confusion, learn_confusion
 from looktwice.calibration.distribution import Distribution
-from looktwice.calibration.logit import (
-    SHRINKAGE,
-    Patterns,
-    Utilities,
-    descend,
-    dissent,
-    first_named,
-    only_left,
-    pooling,
-    posterior_covariance,
-    softmax,
-    tabulate,
-    widen,
-)
-from looktwice.calibration.scored import Layout, Scored, choose_layout, fit_scored
+from looktwice.calibration.logit import SHRINKAGE, descend, posterior_covariance, softmax
+from looktwice.calibration.options import Layout, Utilities, options_of, pooling, tabulate, weigh
+from looktwice.calibration.scored import Scored, choose_layout, fit_scored
 from looktwice.calibration.typical import with_typical_weights
 from looktwice.calibration.votes import MISSING, Codes, Floats, LabelledVotes, Places, Votes
 from looktwice.errors import DataError, FitError
@@ -143,25 +131,30 @@ class Jury:
         if fitted < 1:
             raise FitError(f"a jury fitted on no views cannot judge {views}; fit it on a panel", code="votes-mismatch")
         mixing = pooling(fitted, views, 3)
-        covariance = mixing @ np.array(self.covariance) @ mixing.T
-        weights = (mixing[: 1 + views, : 1 + fitted] @ np.array(self.weights)).tolist()
         scored = self.scored and self.scored.pooled(views)
-        return replace(self, weights=tuple(weights), covariance=tuple(map(tuple, covariance.tolist())), scored=scored)
+        covariance = mixing @ np.array(self.covariance) @ mixing.T
+        return replace(self, scored=scored)._with_parameters(mixing @ self.theta, covariance)
 
     def _fit(self, labelled: LabelledVotes, layout: Layout | None) -> Self:
         """The weights for labels, and those for scores in this layout, without the confusion step."""
         patterns = with_typical_weights(tabulate(labelled))
         scored = fit_scored(labelled, self.shrinkage, layout) if layout else None
-        fitted = self._with_parameters(patterns, descend(patterns, self.shrinkage))
+        theta = descend(patterns, self.shrinkage)
+        fitted = self._with_parameters(theta, posterior_covariance(patterns, self.shrinkage, theta))
         return replace(fitted, scored=scored, confusion=None)
 
-    def _with_parameters(self, patterns: Patterns, theta: Floats) -> Self:
+    @property
+    def theta(self) -> Floats:
+        """(S + 4,): w₀, w_1 … w_S, γ, b₀ and b₁."""
+        return np.array([*self.weights, self.log_votes, *self.unnamed])
+
+    def _with_parameters(self, theta: Floats, covariance: Floats) -> Self:
         return replace(
             self,
             weights=tuple(theta[:-3].tolist()),
             log_votes=float(theta[-3]),
             unnamed=(float(theta[-2]), float(theta[-1])),
-            covariance=tuple(map(tuple, posterior_covariance(patterns, self.shrinkage, theta).tolist())),
+            covariance=tuple(map(tuple, covariance.tolist())),
         )
 
     def _by_evidence(self, votes: Votes) -> Iterator[tuple[Places, Utilities]]:
@@ -171,14 +164,14 @@ class Jury:
             part = votes if len(rows) == len(votes) else votes.take(rows)
             with_scores = self.scored if scored[rows[0]] else None
             utilities = with_scores.utilities(part) if with_scores else self._utilities(part)
-            yield rows, ConfusedUtilities.of(utilities, part, self.confusion) if self.confusion else utilities
+            yield rows, ConfusedUtilities.after(utilities, part, self.confusion) if self.confusion else utilities
 
     def _utilities(self, votes: Votes) -> Utilities:
         if not self.weights:
             raise FitError("the calibrator jury has not been fitted; call fit(labelled_votes) first", code="not-fitted")
         if len(votes.panel) != len(self.weights) - 1:
             raise _other_panel(len(self.weights) - 1, len(votes.panel))
-        return _weigh(votes, self)
+        return weigh(votes, options_of(votes), self.theta, np.array(self.covariance))
 
     def _believed(self, utilities: Utilities) -> Places:
         """(n,): the column of the predicted label among base and views; the base label wins ties."""
@@ -206,7 +199,8 @@ class AdaptiveJury:
         layouts = choose_layout(labelled, SHRINKAGE), choose_layout(labelled.under([]), SHRINKAGE)
         layout = Layout.union(*layouts)
         confusion = learn_confusion(labelled, lambda part: Jury()._fit(part, layout))
-        return replace(self, juries=fit_prefixes(labelled, layout), confusion=confusion)
+        juries = [Jury()._fit(labelled.under(range(views)), layout) for views in range(len(labelled.panel) + 1)]
+        return replace(self, juries=tuple(juries), confusion=confusion)
 
     def predict(self, votes: Votes) -> Codes:
         """(n,): the most probable label by the jury for the views that were asked."""
@@ -282,78 +276,11 @@ def asked(votes: Votes) -> Places:
     return ((votes.views != MISSING) * np.arange(1, len(votes.panel) + 1)).max(axis=1, initial=0)
 
 
-def fit_prefixes(labelled: LabelledVotes, layout: Layout | None) -> tuple[Jury, ...]:
-    """A jury for the first 0, 1 … S views of the panel; each fit starts from the one before."""
-    theta, juries = np.zeros(0), list[Jury]()
-    for views in range(len(labelled.panel) + 1):
-        part = labelled.under(range(views))
-        patterns = with_typical_weights(tabulate(part))
-        theta = descend(patterns, SHRINKAGE, start=widen(theta) if views else None)
-        scored = fit_scored(part, SHRINKAGE, layout) if layout else None
-        juries.append(replace(Jury()._with_parameters(patterns, theta), scored=scored))
-    return tuple(juries)
-
-
 def _other_panel(fitted: int, given: int) -> DataError:
     known = f"the jury was fitted on {fitted} views"
     return DataError(
         f"{known} and cannot judge votes of {given}; ask the same panel, or fit again", code="votes-mismatch"
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _LabelUtilities(Utilities):
-    """Utilities of the labels that base and views return."""
-
-    codes: Codes
-    first: Places
-    """(n, S + 1): the first column with the same label."""
-    log_votes: Floats
-    """(n, S + 1): the log of a label's number of votes in its first column, 0 in the others."""
-    silent: NDArray[np.bool_] | None
-    """(n, S + 1, S + 1): whether the classifier of an answer cannot return the label of a column."""
-
-    def labels(self) -> Codes:
-        return np.column_stack([np.where(self._named(), self.codes, np.int32(MISSING)), self.last])
-
-    def slope(self, believed: Places, rivals: Floats) -> Floats:
-        asked = self.codes != MISSING
-        others = np.take_along_axis(rivals, np.where(asked, self.first, 0), axis=1) * asked
-        none, count = (believed == self.first.shape[1]) - rivals[:, -1], self._named().sum(axis=1)
-        votes = (self.first == believed[:, None]) - others
-        if self.silent is not None:
-            votes = votes - np.einsum("nc,ncs->ns", rivals[:, :-1], self.silent)
-            label = believed < self.first.shape[1]
-            votes[label] += self.silent[label, believed[label]]
-        more = np.column_stack([self.log_votes, np.zeros(len(believed))])
-        logs = more[np.arange(len(believed)), believed] - (rivals * more).sum(axis=1)
-        return np.column_stack([votes, logs, none, none * dissent(count, self.first.shape[1])])
-
-    def _named(self) -> NDArray[np.bool_]:
-        return self.first == np.arange(self.first.shape[1])
-
-
-def _weigh(votes: Votes, jury: Jury) -> _LabelUtilities:
-    codes = votes.answers()
-    first = first_named(codes)
-    n, width = first.shape
-    asked = first != MISSING
-    cell = np.arange(n)[:, None] * width + first
-    weight = np.broadcast_to(np.array(jury.weights), first.shape)
-    sums = np.bincount(cell[asked], weight[asked], minlength=n * width).reshape(n, width).astype(np.float64)
-    counts = np.bincount(cell[asked], minlength=n * width).reshape(n, width)
-    silent = votes.cannot_say(codes)
-    if silent is not None:
-        sums, counts = sums + silent @ np.array(jury.weights), counts + silent.sum(axis=2)
-    log_votes = np.log(np.maximum(counts, 1))
-    named = first == np.arange(width)
-    count = named.sum(axis=1)
-    left = votes.classes - count
-    share = np.log(np.maximum(left, 1) / (votes.classes - 1))
-    none = np.where(left > 0, share + jury.unnamed[0] + jury.unnamed[1] * dissent(count, width), -np.inf)
-    scores = np.column_stack([np.where(named, sums + jury.log_votes * log_votes, -np.inf), none])
-    last = only_left(codes, left, votes)
-    return _LabelUtilities(scores, np.array(jury.covariance), last, codes, first, log_votes, silent)
 
 
 def joined_distribution(parts: Sequence[tuple[Places, Codes, Floats]], pictures: int, classes: int) -> Distribution:

@@ -7,15 +7,13 @@ number of classes. The parameters are always in the order w₀, w_1 … w_S, γ,
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration.votes import MISSING, Codes, Floats, LabelledVotes, Places, Votes
-from looktwice.errors import DataError
+from looktwice.calibration.votes import Floats, Places
 
 SHRINKAGE = 30.0
 """How strongly the views' weights are shrunk to their mean: few pictures give nearly equal weights, many give each view
@@ -143,113 +141,6 @@ class Patterns:
         return sums
 
 
-def tabulate(labelled: LabelledVotes) -> Patterns:
-    """Convert votes and truths to the patterns that a fit uses."""
-    labelled.check()
-    codes = labelled.answers()
-    width, silent = codes.shape[1], labelled.cannot_say(codes)
-    bits = np.zeros((len(codes), 0), int) if silent is None else silent.reshape(len(codes), -1).astype(int)
-    rows, kind = _distinct(np.column_stack([first_named(codes), bits]))
-    rows, bits = rows[:, :width], rows[:, width:]
-    named = rows == np.arange(width)
-    count = named.sum(axis=1)
-    choice = np.column_stack([named, count < labelled.classes])
-    column = truth_columns(codes, labelled.truths)
-    place = np.cumsum(choice.ravel()).reshape(choice.shape) - 1
-    owner, options = _options(rows, choice, count, bits.reshape(len(rows), -1, width) if bits.size else None)
-    starts = np.searchsorted(owner, np.arange(len(rows)))
-    unnamed, most = options[:, -2] > 0, float(np.log(labelled.classes - 1))
-    size = np.where(unnamed, np.log(np.maximum(labelled.classes - count, 1))[owner] - most, 0.0)
-    others = np.where(column < codes.shape[1], 1, labelled.classes - count[kind])
-    spread, limits = np.log(np.maximum(others, 1)), ((-np.inf, most), (0.0, np.inf))
-    patterns = Patterns(options, size, starts, owner, column, spread, len(labelled.panel), none=limits)
-    return resolve_truths(patterns, labelled, codes, choice[kind], place[kind])
-
-
-def resolve_truths(
-    patterns: Patterns, labelled: LabelledVotes, labels: Codes, choice: NDArray[np.bool_], place: Places
-) -> Patterns:
-    """Convert truths from columns to options: one per picture, or all possible ones.
-
-    `labels`, (n, c), are those of all columns but the last, which is "other classes"; `choice`, (n, c + 1), marks the
-    columns that are options of a picture, and `place` numbers the options.
-    """
-    doubtful, rows, named = labelled.doubtful(), np.arange(len(labelled)), choice[:, :-1]
-    forbidden = labelled.forbids(labels) & named
-    others = labelled.classes - named.sum(axis=1)
-    free = others - np.array([len(set(codes)) for codes in labelled.excluded] or 0) + forbidden.sum(axis=1)
-    open_ = np.column_stack([named & ~forbidden, choice[:, -1] & (free > 0)])
-    possible = np.where(doubtful, open_.any(axis=1), choice[rows, patterns.truth])
-    if not possible.all():
-        name, classes = labelled.names[int(possible.argmin())], labelled.classes
-        raise DataError(
-            f"{name!r}: all {classes} classes were returned, but its truth is another one; raise classes",
-            code="votes-mismatch",
-        )
-    picture, column = np.nonzero(open_ & doubtful[:, None])
-    unnamed = column == named.shape[1]
-    return replace(
-        patterns,
-        truth=np.where(doubtful, UNKNOWN, place[rows, patterns.truth]),
-        spread=np.where(doubtful, 0.0, patterns.spread),
-        doubtful=picture,
-        possible=place[picture, column],
-        left=np.where(unnamed, np.log(np.maximum(free, 1) / np.maximum(others, 1))[picture], 0.0),
-    )
-
-
-def _options(rows: Places, choice: NDArray[np.bool_], count: Places, silent: Places | None) -> tuple[Places, Floats]:
-    """The pattern of each option, and its features.
-
-    If a classifier cannot return an option's label, its answer supports the option as much as the label it returned.
-    """
-    owner, column = np.nonzero(choice)
-    width = rows.shape[1]
-    other = column == width
-    options = np.zeros((len(owner), width + 3))
-    options[:, :width] = rows[owner] == column[:, None]
-    if silent is not None:
-        options[~other, :width] += silent[owner[~other], column[~other]]
-    options[:, width] = np.log(np.maximum(options[:, :width].sum(axis=1), 1.0))
-    options[other, width + 1] = 1.0
-    options[other, width + 2] = dissent(count[owner[other]], width)
-    return owner, options
-
-
-def dissent(named: Places, answers: int) -> Floats:
-    """(n,): log(m / (S + 1)) for m distinct labels in S + 1 answers; 0 if all answers differ."""
-    return np.log(np.maximum(named, 1) / answers)
-
-
-def truth_columns(codes: Codes, truths: Codes) -> Places:
-    """(n,): the first column with the true label, or one past the last if there is none."""
-    hit = (codes == truths[:, None]) & (codes != MISSING)
-    return np.where(hit.any(axis=1), hit.argmax(axis=1), codes.shape[1])
-
-
-def first_named(codes: Codes) -> Places:
-    """(n, S + 1): the first column with the same label; MISSING if nothing was asked."""
-    first = np.stack([(codes == codes[:, [s]]).argmax(axis=1) for s in range(codes.shape[1])], axis=1)
-    return np.where(codes == MISSING, MISSING, first)
-
-
-def only_left(codes: Codes, left: Places, votes: Votes) -> Codes:
-    """(n,): the only label of a complete vocabulary that no answer returned; MISSING if there are several, or none."""
-    last = np.full(len(codes), MISSING, np.int32)
-    rows = np.flatnonzero(left == 1) if len(votes.vocabulary) == votes.classes else np.empty(0, np.intp)
-    named = np.zeros((len(rows), votes.classes + 1), bool)
-    named[np.arange(len(rows))[:, None], codes[rows]] = True
-    last[rows] = named[:, :-1].argmin(axis=1)
-    return last
-
-
-def _distinct(first: Places) -> tuple[Places, Places]:
-    """The distinct rows, and the index of each row among them."""
-    packed = np.ascontiguousarray(first.astype(np.int16)).view(f"V{2 * first.shape[1]}").ravel()
-    _, index, kind = np.unique(packed, return_index=True, return_inverse=True)
-    return first[index], kind
-
-
 def folds(pictures: int, parts: int = FOLDS, seed: int = 0) -> Places:
     """(n,): the fold of each picture, from 0; the sizes of folds differ by at most one."""
     return np.random.default_rng(seed).permutation(pictures) % min(parts, pictures)
@@ -303,74 +194,10 @@ def chances(patterns: Patterns, theta: Floats) -> Floats:
     return np.exp(scores - _log_totals(patterns, scores)[patterns.owner])
 
 
-@dataclass(frozen=True, eq=False)
-class Utilities(ABC):
-    """The utility of each option of n pictures; column 0 is the base label, the last column the other classes."""
-
-    scores: Floats
-    """(n, c + 1): the utilities; −∞ where a picture lacks the option."""
-    covariance: Floats
-    """(p, p): the covariance of the parameters."""
-    last: Codes
-    """(n,): the only label that no answer returned; MISSING if there are several, or none."""
-
-    @abstractmethod
-    def labels(self) -> Codes:
-        """(n, c + 1): each returned label in one column, the only one not returned in the last; else MISSING."""
-
-    @abstractmethod
-    def slope(self, believed: Places, rivals: Floats) -> Floats:
-        """(n, p): the gradient of the log odds of the label in the predicted column.
-
-        `rivals`, (n, c + 1), are the probabilities of the other labels, given that the predicted one is wrong.
-        """
-
-    def named(self) -> Floats:
-        """(n, c + 1): the probabilities of the labels."""
-        return np.where(np.isfinite(self.eligible()), softmax(self.scores), 0.0)
-
-    def eligible(self) -> Floats:
-        """(n, c + 1): the utilities of options that are labels."""
-        scores = self.scores.copy()
-        scores[self.last == MISSING, -1] = -np.inf
-        return scores
-
-    def odds(self, believed: Places) -> Floats:
-        """(n,): log odds of the label in the predicted column."""
-        rest = self.rivals(believed)
-        top = rest.max(axis=1)
-        odds: Floats = (
-            self.scores[np.arange(len(rest)), believed] - top - np.log(np.exp(rest - top[:, None]).sum(axis=1))
-        )
-        return odds
-
-    def rivals(self, believed: Places) -> Floats:
-        """(n, c + 1): the utilities of all other options."""
-        rest = self.scores.copy()
-        rest[np.arange(len(rest)), believed] = -np.inf
-        return rest
-
-
 def softmax(scores: Floats) -> Floats:
     """(n, c): the softmax of each row."""
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))
     return powers / powers.sum(axis=1, keepdims=True)
-
-
-def widen(theta: Floats) -> Floats:
-    """Append a view to the panel, with the mean weight of the others."""
-    end = len(theta) - 3
-    weight = theta[1:end].mean() if end > 1 else theta[0] / 2
-    return np.insert(theta, end, weight)
-
-
-def pooling(fitted: int, views: int, others: int) -> Floats:
-    """(1 + views + others, 1 + fitted + others): the matrix that assigns the mean fitted weight to each of `views`."""
-    mixing = np.zeros((1 + views + others, 1 + fitted + others))
-    mixing[0, 0] = 1.0
-    mixing[1 : 1 + views, 1 : 1 + fitted] = 1.0 / max(fitted, 1)
-    mixing[1 + views :, 1 + fitted :] = np.eye(others)
-    return mixing
 
 
 def descend(

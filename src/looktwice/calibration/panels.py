@@ -15,14 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
 from looktwice.calibration import logit, scored
 from looktwice.calibration.logit import Patterns
+from looktwice.calibration.options import Layout, tabulate
 from looktwice.calibration.scales import Scale
-from looktwice.calibration.scored import Layout
 from looktwice.calibration.votes import Floats, LabelledVotes, Places
 
 SUFFICES = 1.02
@@ -35,7 +34,6 @@ ROUNDS = 3
 
 # What a panel is worth ---------------------------------------------------------------------------------------------
 
-LossName = Literal["brier", "log-loss"]
 Loss = Callable[[Patterns, Floats, int], Floats]
 """(n,): the loss of a jury on each picture, from patterns, parameters and the number of classes."""
 
@@ -46,7 +44,6 @@ def log_loss(patterns: Patterns, theta: Floats, _: int) -> Floats:
 
 
 brier: Loss = logit.briers
-LOSSES: dict[LossName, Loss] = {"brier": brier, "log-loss": log_loss}
 
 
 def common_weight(labelled: LabelledVotes) -> Patterns:
@@ -55,11 +52,10 @@ def common_weight(labelled: LabelledVotes) -> Patterns:
     With scores, it has a weight for the option's log share in the base list, and one for its mean over the views'
     lists: the value of a view is what it adds to a score that is already paid for.
     """
-    if labelled.evidence is None:
-        return equal_weights(logit.tabulate(labelled))
-    table = scored.tabulate_scored(labelled, Layout(Scale.learn(labelled.evidence), (), ("count", "base", "views")))
-    features, views = table.options, 1 + len(labelled.panel)
-    options = np.column_stack([features[:, 0], features[:, 1:views].sum(axis=1), features[:, views:]])
+    layout = Layout(Scale.learn(labelled.evidence), (), ("count", "base", "views")) if labelled.evidence else None
+    table, views = tabulate(labelled, layout), 1 + len(labelled.panel)
+    together = table.options[:, 1:views].sum(axis=1)
+    options = np.column_stack([table.options[:, 0], together, table.options[:, views:]])
     return replace(table, options=options, views=1)
 
 
@@ -67,36 +63,6 @@ def with_useful_scores(labelled: LabelledVotes) -> LabelledVotes:
     """The votes, without their scores if these do not help a single query on held-out folds."""
     useful = scored.choose_layout(labelled.under([]), logit.SHRINKAGE) is not None
     return labelled if useful else labelled.label_only()
-
-
-def equal_weights(patterns: Patterns) -> Patterns:
-    """The table of a jury with one weight for all views, which depends only on the number of votes for a label.
-
-    Patterns with equal numbers of votes are merged, so that a fit takes a fraction of the time.
-    """
-    features, owner = patterns.options, patterns.owner
-    counts = features[:, 1:-3].sum(axis=1)
-    code = np.where(features[:, -2] == 1.0, 0, 1 + 2 * counts + features[:, 0]).astype(np.int16)
-    order = np.lexsort((code, owner))
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order)) - patterns.starts[owner]
-    table = np.full((len(patterns.starts), int(rank.max()) + 1), -1, np.int16)
-    table[owner, rank] = code
-    _, kept, kind = np.unique(table.view(f"V{2 * table.shape[1]}").ravel(), return_index=True, return_inverse=True)
-    pattern, column = np.nonzero(table[kept] >= 0)
-    starts = np.searchsorted(pattern, np.arange(len(kept)))
-    option = order[patterns.starts[kept][pattern] + column]
-    place = starts[kind[owner]] + rank
-    return replace(
-        patterns,
-        options=np.column_stack([features[:, 0], counts, features[:, -3:]])[option],
-        views=1,
-        size=patterns.size[option],
-        starts=starts,
-        owner=pattern,
-        truth=np.where(patterns.truth == logit.UNKNOWN, logit.UNKNOWN, place[patterns.truth]),
-        possible=place[patterns.possible],
-    )
 
 
 def held_out(labelled: LabelledVotes, fold: Places, loss: Loss = log_loss) -> Floats:

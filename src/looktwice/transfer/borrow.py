@@ -89,7 +89,7 @@ class _Posterior:
 
 def _posterior(prior: Jury, patterns: Patterns, difference: float) -> _Posterior:
     free, covariance = PenalisedLoss.of(patterns, 0.0, patterns.hits()), np.array(prior.covariance)
-    anchor = np.array([*prior.weights, prior.log_votes, *prior.unnamed])
+    anchor = prior.theta
     precision = np.asarray(np.linalg.inv(covariance + difference**2 * np.eye(len(covariance))), np.float64)
     objective = replace(free, penalty=precision, pull=precision @ anchor)
     theta = objective.minimise(anchor)
