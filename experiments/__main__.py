@@ -437,8 +437,7 @@ def main(arguments: Sequence[str]) -> int:
             tags.main(options.results, options.quick)
         if task in DECISIONS:
             options.results.mkdir(parents=True, exist_ok=True)
-            panels = {"stopping": answered.panel_records, "baselines": general.panel_records}
-            records = panels.get(task, general.records)
+            records = answered.panel_records if task == "stopping" else general.panel_records
             models = (
                 general.small(options.results, EMBEDDED) if options.quick else [each.load() for each in records()[:6]]
             )

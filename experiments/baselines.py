@@ -29,8 +29,9 @@ from scipy.special import betaln, log_softmax
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
+from experiments import priors
 from experiments.evaluation import Figures, dense_outcome, figures, means, tempered
-from experiments.general import Answers
+from experiments.general import Answers, recorded_splits
 from experiments.hidden import chosen, dirichlet, weighted_views
 from experiments.resampled import Resampled, holm, resampled
 from experiments.writing import Row, write
@@ -305,5 +306,6 @@ def main(models: Sequence[Answers], results: Path = RESULTS, splits: int = SPLIT
 
 def compared(each: Answers, splits: int) -> Compared:
     """Every method on the splits of one model; pictures of the even blocks are tested."""
-    drawn = [each.unseen(1, seed) for seed in range(splits)]
-    return Compared.on(each.title, each.votes.under(range(VIEWS)), drawn, partial(white_box, each))
+    drawn = recorded_splits(each, splits)
+    with priors.without(each.name):
+        return Compared.on(each.title, each.votes.under(range(VIEWS)), drawn, partial(white_box, each))

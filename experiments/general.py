@@ -34,6 +34,7 @@ from experiments import script
 from experiments.collected import CACHE, MILD
 from experiments.evaluation import Figures, jury_figures, means, white_box
 from experiments.models import CLOTHES, SOURCES, log_probabilities
+from experiments.priors import without
 from experiments.writing import Row, read, write
 from looktwice.calibration import panels
 from looktwice.calibration.jury import Jury
@@ -218,7 +219,8 @@ class Answers:
     def jury(self, columns: Sequence[int], fit: Rows, test: Rows) -> Figures:
         """The figures of a jury with some of the views."""
         votes = self.votes.under(columns)
-        return jury_figures(Jury().fit(votes.take(fit)), votes.take(test))
+        with without(self.name):
+            return jury_figures(Jury().fit(votes.take(fit)), votes.take(test))
 
 
 def _not_stored(name: str, folder: Path) -> str:
@@ -358,6 +360,11 @@ def left_out_splits(models: Sequence[Answers], each: Answers, splits: int, longe
     for seed in range(splits):
         fit, test = each.unseen(seed % 2, seed)
         yield Split(each.votes.under(grown[seed % 2]), fit, test, grown[seed % 2], seed % 2)
+
+
+def recorded_splits(each: Answers, splits: int) -> Iterator[tuple[Rows, Rows]]:
+    """Which pictures fit and test where the panel is the recorded one, grown on the odd blocks of the other models."""
+    yield from (each.unseen(1, seed) for seed in range(splits))
 
 
 def recorded_panels() -> dict[str, Panel]:

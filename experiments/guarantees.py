@@ -2,10 +2,10 @@
 
 python -m experiments guarantees    results/guarantees.csv, one line for each model and allowed error, and two figures
 
-Answers, panels and splits are those of experiments/general.py. A threshold is made as a profile makes it, from the
-held-out folds of the labelled part of a split, at a level of 95 %. Of those that could be made, `above` counts those
-whose accepted tested pictures were wrong more often than allowed, and `broken` those where that is more than the
-chance of drawing these tested pictures explains (exact binomial test, p < .05).
+Answers and splits are those of experiments/general.py, under the panel that it recorded for each model. A threshold is
+made as a profile makes it, from the held-out folds of the labelled part of a split, at a level of 95 %. Of those that
+could be made, `above` counts those whose accepted tested pictures were wrong more often than allowed, and `broken`
+those where that is more than the chance of drawing these tested pictures explains (exact binomial test, p < .05).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import binom
 
-from experiments.general import Answers, left_out_splits
+from experiments import priors
+from experiments.general import Answers, recorded_splits
 from experiments.writing import Row, write
 from looktwice.calibration import crossfit, metrics
 from looktwice.calibration.crossfit import Outcome
@@ -26,16 +27,17 @@ from looktwice.plots.figures import reliability_svg, risk_coverage_svg
 
 RESULTS = Path(__file__).parent / "results"
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
-SPLITS = 100
+SPLITS, VIEWS = 100, 8
 ERRORS = (0.02, 0.05, 0.1, 0.2)
 DRAWN = "resnet20"
 """The model whose first split is drawn."""
 
 
-def splits_of(models: Sequence[Answers], each: Answers, splits: int) -> Iterator[tuple[HeldOut, Outcome]]:
+def splits_of(each: Answers, splits: int) -> Iterator[tuple[HeldOut, Outcome]]:
     """What a profile's guarantees rest on, and how its jury fares on the tested pictures, for each split."""
-    for split in left_out_splits(models, each, splits):
-        train, tested = split.votes.take(split.fit), split.votes.take(split.test)
+    votes = each.votes.under(range(VIEWS))
+    for fit, test in recorded_splits(each, splits):
+        train, tested = votes.take(fit), votes.take(test)
         jury = Jury().fit(train)
         rests = HeldOut.of(crossfit.cross_fit(Jury(), train), crossfit.outcome(jury, train))
         yield rests, crossfit.outcome(jury, tested)
@@ -78,7 +80,8 @@ def draw(outcome: Outcome, figures: Path) -> None:
 def rows(models: Sequence[Answers], splits: int, figures: Path) -> Iterator[Row]:
     """The lines of every model; one of them is drawn."""
     for each in models:
-        found = list(splits_of(models, each, splits))
+        with priors.without(each.name):
+            found = list(splits_of(each, splits))
         if each.name == DRAWN:
             draw(found[0][1], figures)
         yield from measured(each, found)

@@ -4,43 +4,34 @@ python -m experiments stale                     name the results that are older 
 python -m experiments refresh [TASK …]          run the tasks whose results are older, and record them
 python -m experiments older REASON [TASK …]     accept that their results are older for now, and say why
 
-A result's digest covers the modules of experiments that made it, and those of looktwice that they rest on, without
-comments, docstrings and white space, so that prose does not make a result old. Modules that ask, store or show are left
-out: they do not change what is computed from answers. A refresh that is interrupted goes on where it was, since each
-task is recorded when it ends, and answers are cached.
+A result's digest covers the definitions of experiments and looktwice that its task uses (experiments/reach.py) and the
+results that it reads. Modules that ask, store or show are left out: they do not change what is computed from answers. A
+refresh that is interrupted goes on where it was, since each task is recorded when it ends, and answers are cached.
 """
 
 from __future__ import annotations
 
-import ast
-import io
 import json
 import subprocess
 import sys
-import tokenize
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
+from experiments.reach import reached
 from experiments.writing import fill
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results"
 MANIFEST = RESULTS / "manifest.json"
-HOMES = {"experiments": ROOT / "experiments", "looktwice": ROOT / "src" / "looktwice"}
-FOLLOWED = ("experiments", "looktwice.calibration", "looktwice.views", "looktwice.transfer", "looktwice.monitoring")
-"""Packages whose imports a result rests on as well."""
-COVERED = (*FOLLOWED, "looktwice.decisions")
-"""Packages of which a result rests on the modules that it imports."""
-APART = {
-    "experiments.manifest",
-    "experiments.script",
-    *(f"looktwice.calibration.{name}" for name in ("arrays", "calibrators", "storage")),
+DATA = {
+    ("experiments.priors", "stored"): "typical_weights",
+    ("experiments.general", "recorded_panels"): "general",
 }
-"""Modules that neither ask nor compute."""
+"""Results that other results are computed from, by the function that reads them."""
 
 
 @dataclass(frozen=True)
@@ -139,61 +130,6 @@ Entry = dict[str, str]
 """`code` and `csv`, the digests of both when they were recorded; `made`, the day; `older`, why it is accepted."""
 
 
-# What a result rests on ----------------------------------------------------------------------------------------------
-
-
-def modules(start: str) -> set[str]:
-    """The modules whose code decides a result that this module makes."""
-    found, open_ends = {start}, [start]
-    while open_ends:
-        module = open_ends.pop()
-        if module.startswith(FOLLOWED):
-            new = {name for name in _imports(module) if name.startswith(COVERED)} - found - APART
-            found |= new
-            open_ends += new
-    return found
-
-
-def _imports(module: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(_path(module).read_text("utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            inner = [f"{node.module}.{alias.name}" for alias in node.names]
-            yield from (name for name in (node.module, *inner) if _is_module(name))
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if _is_module(alias.name))
-
-
-def _is_module(name: str) -> bool:
-    return name.partition(".")[0] in HOMES and _path(name).is_file()
-
-
-def _path(module: str) -> Path:
-    home, *parts = module.split(".")
-    base = HOMES[home].joinpath(*parts)
-    return base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
-
-
-@cache
-def digest(module: str) -> str:
-    """Of the code that decides the results of a module."""
-    parts = [f"{name}\n{plain(_path(name).read_text('utf-8'))}" for name in sorted(modules(module))]
-    return sha256("\n".join(parts).encode()).hexdigest()[:16]
-
-
-def plain(source: str) -> str:
-    """The code without comments, docstrings and white space."""
-    lines = source.splitlines()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            for number in range(node.lineno - 1, node.end_lineno or node.lineno):
-                lines[number] = ""
-    text = "\n".join(lines)
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            text = text.replace(token.string, "", 1)
-    return "".join(text.split())
-
-
 # The manifest --------------------------------------------------------------------------------------------------------
 
 
@@ -203,6 +139,15 @@ def entries() -> dict[str, Entry]:
 
 def _save(found: dict[str, Entry]) -> None:
     MANIFEST.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n", "utf-8")
+
+
+@cache
+def digest(module: str) -> str:
+    """Of the code, and of the other results, that decide the results of a module."""
+    found = reached(module)
+    parts = [f"{'.'.join(name)}\n{text}" for name, text in sorted(found.items())]
+    parts += [_csv(result) for reader, result in DATA.items() if reader in found]
+    return sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def _csv(result: str) -> str:

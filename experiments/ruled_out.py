@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments import script
+from experiments import priors, script
 from experiments.collected import CACHE
 from experiments.models import SOURCES
 from experiments.writing import cells, merge
@@ -105,7 +105,8 @@ def main(names: list[str], results: Path = RESULTS) -> None:
     """Write the rows of these models; those of others stay."""
     for name in names:
         votes = votes_of(name)
-        rows = [{"model": name, "labels": labels, **study(votes, labels)} for labels in LABELS]
+        with priors.without(name):
+            rows = [{"model": name, "labels": labels, **study(votes, labels)} for labels in LABELS]
         merge(results, [cells(row, ".4f") for row in rows], ("model", "labels"))
         print(*(" ".join(cells(row, ".4f").values()) for row in rows), sep="\n", flush=True)
 

@@ -3,10 +3,10 @@
 python -m experiments scores       results/scores.csv, one line for each model, kind of answer and number of queries
 python -m experiments.scores page  the summary in docs/results/scores.md, from the CSV
 
-Answers, panels and splits are those of experiments/general.py: neither the model nor the tested pictures took part in
-growing the panel, which was grown on labels alone. The hinges, the order of the columns and what a column must gain
-were settled on splits of the models of SETTLED, test parts included; the linear pool was settled on splits of all
-models but EfficientNet-Lite0.
+Answers and splits are those of experiments/general.py, under the panel that it recorded for each model: neither the
+model nor the tested pictures took part in growing it, on labels alone. The hinges, the order of the columns and what a
+column must gain were settled on splits of the models of SETTLED, test parts included; the linear pool was settled on
+splits of all models but EfficientNet-Lite0.
 
 Beside every row stands what the owner of the model could do: the softmax over all classes with a temperature, and the
 same of the mean log probabilities over the same queries. A constant and a shuffled score show what useless scores cost.
@@ -21,8 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments import priors
 from experiments.evaluation import Figures, jury_figures, means
-from experiments.general import Answers, left_out_splits
+from experiments.general import Answers, recorded_splits
 from experiments.writing import Row, fill, read, write
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import Evidence, LabelledVotes
@@ -42,23 +43,29 @@ def useless(votes: LabelledVotes, kind: str) -> LabelledVotes:
     return replace(votes, evidence=Evidence(votes.evidence.labels, changed))
 
 
-def measured(models: Sequence[Answers], each: Answers, splits: int) -> Iterator[Row]:
+def measured(each: Answers, splits: int) -> Iterator[Row]:
     """One line for each kind of answer and number of queries: the means over the splits."""
     answers = {name: each.listing(labels) for name, labels in (("label", 0), ("score", 1), ("top five", 5))}
     answers |= {name: useless(answers["score"], name) for name in USELESS}
     found: dict[tuple[int, str], list[Figures]] = {}
-    for split in left_out_splits(models, each, splits):
-        for views in (count for count in VIEWS if count <= len(split.panel)):
-            panel = split.panel[:views]
-            bound = each.white_box(panel, split.fit, split.test)
+    for fit, test in recorded_splits(each, splits):
+        for views in VIEWS:
+            panel = range(views)
+            bound = each.white_box(panel, fit, test)
             found.setdefault((views, "white box"), []).append(bound)
             for name in (name for name in answers if views == 2 or name not in USELESS):
                 votes = answers[name].under(panel)
-                fitted = Jury().fit(votes.take(split.fit))
-                found.setdefault((views, name), []).append(jury_figures(fitted, votes.take(split.test)))
+                fitted = Jury().fit(votes.take(fit))
+                found.setdefault((views, name), []).append(jury_figures(fitted, votes.take(test)))
     for (views, name), figures in sorted(found.items(), key=lambda item: item[0][0]):
         row = {"model": each.title, "answers": name, "queries": f"1+{views}"}
         yield {**row, **means(figures, FIGURES), "splits": str(len(figures))}
+
+
+def left_out(each: Answers, splits: int) -> list[Row]:
+    """The lines of a model, whose juries have a prior without it."""
+    with priors.without(each.name):
+        return list(measured(each, splits))
 
 
 # The page ------------------------------------------------------------------------------------------------------------
@@ -119,7 +126,7 @@ def page(results: Path = RESULTS, path: Path = PAGE) -> None:
 
 def main(models: Sequence[Answers], results: Path = RESULTS, splits: int = SPLITS) -> None:
     """Measure every model, and write results/scores.csv."""
-    write(results / "scores.csv", (row for each in models for row in measured(models, each, splits)))
+    write(results / "scores.csv", (row for each in models for row in left_out(each, splits)))
 
 
 if __name__ == "__main__" and sys.argv[1:] == ["page"]:

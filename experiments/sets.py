@@ -2,10 +2,11 @@
 
 python -m experiments sets        results/sets.csv, one line for each model and kind of set
 
-Answers, panels and splits are those of experiments/general.py: neither the model nor the tested pictures took part in
-growing the panel. The jury is fitted on the labelled part of a split; the sets rest on the probabilities of its
-held-out folds. MAPIE gets the same probabilities as full tables, in which the unnamed classes share the rest evenly.
-`least_bin` is the least coverage of an agreement bin with 100 tested pictures or more, each averaged over the splits.
+Answers and splits are those of experiments/general.py, under the panel that it recorded for each model: neither the
+model nor the tested pictures took part in growing it. The jury is fitted on the labelled part of a split; the sets rest
+on the probabilities of its held-out folds. MAPIE gets the same probabilities as full tables, in which the unnamed
+classes share the rest evenly. `least_bin` is the least coverage of an agreement bin with 100 tested pictures or more,
+each averaged over the splits.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 
-from experiments.general import Answers, left_out_splits
+from experiments import priors
+from experiments.general import Answers, recorded_splits
 from experiments.writing import Row, write
 from looktwice.calibration import crossfit
 from looktwice.calibration.conformal import SetKind, draws
@@ -29,7 +31,7 @@ from looktwice.calibration.votes import Bools, Codes, Floats, LabelledVotes, bas
 from looktwice.decisions.results import HeldOut
 
 RESULTS = Path(__file__).parent / "results"
-SPLITS, COVERAGE, IN_BIN = 20, 0.9, 100
+SPLITS, VIEWS, COVERAGE, IN_BIN = 20, 8, 0.9, 100
 PEERS = {"MAPIE, APS": "aps", "MAPIE, LAC": "lac"}
 """Its RAPS needs two pictures of every class, which photos do not have."""
 
@@ -107,14 +109,16 @@ def _normal(table: Floats) -> Floats:
     return table / table.sum(axis=1, keepdims=True)
 
 
-def measured(models: Sequence[Answers], model: Answers, splits: int) -> Iterator[Row]:
+def measured(model: Answers, splits: int) -> Iterator[Row]:
     """One line for each kind: means over the splits."""
     found: dict[str, list[Covered]] = {}
-    for split in left_out_splits(models, model, splits):
-        train, tested = split.votes.take(split.fit), split.votes.take(split.test)
-        jury = Jury().fit(train)
-        for covered in (*own_sets(jury, train, tested), *peers(jury, train, tested)):
-            found.setdefault(covered.kind, []).append(covered)
+    votes = model.votes.under(range(VIEWS))
+    with priors.without(model.name):
+        for fit, test in recorded_splits(model, splits):
+            train, tested = votes.take(fit), votes.take(test)
+            jury = Jury().fit(train)
+            for covered in (*own_sets(jury, train, tested), *peers(jury, train, tested)):
+                found.setdefault(covered.kind, []).append(covered)
     for kind, each in found.items():
         yield {
             "model": model.title,
@@ -145,4 +149,4 @@ def least_bin(each: Sequence[Covered]) -> float:
 
 def main(models: Sequence[Answers], results: Path = RESULTS, splits: int = SPLITS) -> None:
     """Measure every model, and write results/sets.csv."""
-    write(results / "sets.csv", (row for each in models for row in measured(models, each, splits)))
+    write(results / "sets.csv", (row for each in models for row in measured(each, splits)))

@@ -1,16 +1,13 @@
 """Typical weights of the jury: a prior for few labels, learned on other models.
 
-python -m experiments.typical fit     write the weights of all six models into calibration/typical.py
+python -m experiments.typical fit     write the weights of all six models into calibration/typical.py, and those that
+                                      leave one of them out into results/typical_weights.csv
 python -m experiments.typical         results/typical.csv: juries whose prior leaves out the model that is judged
 
 Typical weights are those of one jury, with one weight for all views, fitted on the first PICTURES of every model
 together, each model counting the same, for the first 0, 1 … 8 views of the general panel. The table compares juries of
 20 to 1,000 labelled pictures with the simplest calibrators: with no prior, and with the prior of the *other* models
-(of the six models, for the emotion APIs). What the prior is worth, 100 pictures and a fifth of that for the scale of
-all weights, was settled on such figures of the six models, of FER+ with Google and Microsoft, RAF-DB with Face++ and
-ExpW with Google; the ridge and the shrinkage of the confusion step on the CIFAR models, the mapped network, RAF-DB with
-Google and Face++, FER+ with Google and ExpW with Google and Microsoft. FER+ and ExpW with Face++ and RAF-DB with
-Microsoft took no part in either.
+(of the six models, for the emotion APIs). What the prior is worth was settled by experiments/constants.py.
 """
 
 from __future__ import annotations
@@ -24,11 +21,12 @@ from unittest.mock import patch
 import numpy as np
 from scipy.optimize import minimize, minimize_scalar
 
-from experiments import script
+from experiments import priors, script
 from experiments.answered import MAPPED, answers, faces
 from experiments.models import SOURCES
-from experiments.writing import cells, merge
-from looktwice.calibration import logit, panels, typical as shipped
+from experiments.writing import cells, merge, write
+from looktwice.calibration import logit, panels
+from looktwice.calibration import typical as shipped
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.shares import Constant, Probit
@@ -36,14 +34,23 @@ from looktwice.calibration.typical import Typical
 from looktwice.calibration.votes import Floats, LabelledVotes
 
 RESULTS = Path(__file__).parent / "results" / "typical.csv"
-PICTURES, VIEWS, SPLITS, MOST_TESTED = 4000, 8, 10, 1500
+PICTURES, VIEWS, SPLITS, MOST_TESTED = 600, 8, 10, 1500
 LABELS = (20, 50, 100, 200, 1000)
 OF_SCALE = 0.2
 """How much the prior says of the scale of all weights together, in which models differ most, beside their ratios."""
 
 
-def typical(models: Sequence[LabelledVotes], views: int) -> Typical:
-    """The weights of the jury of these models, and the information that one picture of them has about these."""
+Weights = tuple[Floats, Floats]
+"""The five weights of one jury for several models, and the information of one picture about them, (5, 5)."""
+
+
+def first_votes(name: str) -> LabelledVotes:
+    """The labels of a model on the first pictures, from which typical weights are learned."""
+    return answers(name).votes.label_only().take(slice(0, PICTURES))
+
+
+def typical(models: Sequence[LabelledVotes], views: int) -> Weights:
+    """The weights of the jury of these models for the first views."""
     parts = [panels.common_weight(votes.under(range(views))) for votes in models]
     losses = [logit.PenalisedLoss.of(part, 0.0, part.hits()) for part in parts]
 
@@ -61,15 +68,20 @@ def typical(models: Sequence[LabelledVotes], views: int) -> Typical:
     information = np.mean(
         [loss.curvature(theta) / len(part.truth) for loss, part in zip(losses, parts, strict=True)], axis=0
     )
+    return theta, information
+
+
+def prior_of(theta: Floats, information: Floats) -> Typical:
+    """The weights as a prior, which says less of their common scale."""
     pull = information @ theta
-    information -= (1.0 - OF_SCALE) * np.outer(pull, pull) / (theta @ pull)
-    return tuple(theta.round(4).tolist()), tuple(map(tuple, information.round(5).tolist()))
+    spread = information - (1.0 - OF_SCALE) * np.outer(pull, pull) / (theta @ pull)
+    return tuple(theta.round(4).tolist()), tuple(map(tuple, spread.round(5).tolist()))
 
 
 def fitted(models: Sequence[LabelledVotes]) -> tuple[Typical, ...]:
     """Typical weights for each number of views."""
     longest = min(VIEWS, *(len(votes.panel) for votes in models))
-    return tuple(typical(models, views) for views in range(longest + 1))
+    return tuple(prior_of(*typical(models, views)) for views in range(longest + 1))
 
 
 def regenerate(rows: Sequence[Typical], source: Path = Path(shipped.__file__)) -> None:
@@ -100,7 +112,7 @@ def shares(train: LabelledVotes, test: LabelledVotes) -> Distribution:
     return Distribution(labels, np.exp(log_shares(test, np.exp(best))), test.classes)
 
 
-def measured(votes: LabelledVotes, others: Sequence[Typical]) -> Iterator[dict[str, object]]:
+def measured(votes: LabelledVotes) -> Iterator[dict[str, object]]:
     """The mean Brier score and log loss of each method, for each number of labels."""
     methods: dict[str, Callable[[LabelledVotes, LabelledVotes], Distribution]] = {
         "vote shares, temperature": shares,
@@ -116,7 +128,7 @@ def measured(votes: LabelledVotes, others: Sequence[Typical]) -> Iterator[dict[s
             train, test = votes.take(mixed[:labels]), votes.take(mixed[max(LABELS) :][:MOST_TESTED])
             for name, method in methods.items():
                 weight = 0.0 if name == "jury without prior" else shipped.PICTURES
-                with patch.multiple(shipped, TYPICAL=tuple(others), PICTURES=weight):
+                with patch.object(shipped, "PICTURES", weight):
                     distribution = method(train, test)
                 losses[name][seed] = distribution.brier(test.truths).mean(), distribution.nll(test.truths).mean()
         for name, found in losses.items():
@@ -126,22 +138,34 @@ def measured(votes: LabelledVotes, others: Sequence[Typical]) -> Iterator[dict[s
 
 def main(names: Sequence[str], results: Path = RESULTS) -> None:
     """Write the rows of these models, or all; those of others stay."""
-    six = {name: answers(name).votes.label_only().take(slice(0, PICTURES)) for name in SOURCES}
     judged = {
-        **six,
+        **{name: answers(name).votes.label_only() for name in SOURCES},
         MAPPED: answers(MAPPED).votes.label_only(),
         **{each.name: each.votes.label_only() for each in faces()},
     }
     for name in names or judged:
-        others = fitted([votes for other, votes in six.items() if other != name])
-        rows = [cells({"model": name, **row}, ".5f") for row in measured(judged[name], others)]
+        with priors.without(name):
+            rows = [cells({"model": name, **row}, ".5f") for row in measured(judged[name])]
         merge(results, rows, ("model", "labels", "method"))
         print(*(" ".join(row.values()) for row in rows), sep="\n", flush=True)
 
 
 def ship() -> None:
-    """Write the typical weights of all six models into the package."""
-    regenerate(fitted([answers(name).votes.label_only().take(slice(0, PICTURES)) for name in SOURCES]))
+    """Write the typical weights of all six models into the package, and those without each of them beside results."""
+    six = {name: first_votes(name) for name in SOURCES}
+    regenerate(fitted(list(six.values())))
+    rows = []
+    for name in six:
+        others = fitted([votes for other, votes in six.items() if other != name])
+        for views, (weights, information) in enumerate(others):
+            row = {
+                "without": name,
+                "views": views,
+                "weights": list(weights),
+                "information": list(map(list, information)),
+            }
+            rows.append(cells(row))
+    write(priors.WEIGHTS, rows)
 
 
 if __name__ == "__main__":

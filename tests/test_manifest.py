@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import manifest
+from experiments import manifest, reach
 from experiments.manifest import Task
 
 CODE = '''"""A module."""
@@ -36,19 +36,25 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
     monkeypatch.setattr(manifest, "RESULTS", tmp_path / "experiments" / "results")
     monkeypatch.setattr(manifest, "MANIFEST", tmp_path / "experiments" / "results" / "manifest.json")
     monkeypatch.setattr(
-        manifest, "HOMES", {"experiments": tmp_path / "experiments", "looktwice": tmp_path / "src" / "looktwice"}
+        reach, "HOMES", {"experiments": tmp_path / "experiments", "looktwice": tmp_path / "src" / "looktwice"}
     )
     found = Task("experiments.made", "experiments.made", ("made",), ("method.md",))
     monkeypatch.setattr(manifest, "TASKS", (found,))
-    manifest.digest.cache_clear()
+    forget()
     manifest.record(found)
     return found
+
+
+def forget() -> None:
+    """Read the code again."""
+    reach.definitions.cache_clear()
+    manifest.digest.cache_clear()
 
 
 def change(path: str, old: str, new: str) -> None:
     place = manifest.ROOT / path
     place.write_text(place.read_text().replace(old, new))
-    manifest.digest.cache_clear()
+    forget()
 
 
 @pytest.mark.parametrize(
@@ -66,6 +72,30 @@ def test_code_that_a_result_rests_on_makes_it_old(task: Task, capsys: pytest.Cap
     change("src/looktwice/calibration/rule.py", "0.5", "0.6")
     assert manifest.main(["stale"]) == 1
     assert "made.csv" in capsys.readouterr().err
+
+
+def test_only_definitions_that_a_result_uses_make_it_old(task: Task) -> None:
+    rule, made = "src/looktwice/calibration/rule.py", "experiments/made.py"
+    change(made, "half\n", "half as of\n\ndef main():\n    of(1)\n\ndef other():\n    pass\n")
+    manifest.record(task)
+    change(made, "pass", "of(2)")
+    change(rule, "WEIGHT * x", "WEIGHT * x\n\n\ndef third(x: float) -> float:\n    return x / 3")
+    assert manifest.main(["stale"]) == 0
+    change(rule, "WEIGHT * x", "2 * WEIGHT * x")
+    assert manifest.main(["stale"]) == 1
+
+
+def test_a_result_is_older_than_one_that_it_reads(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    (manifest.RESULTS / "read.csv").write_text("a\n")
+    monkeypatch.setattr(manifest, "TASKS", (*manifest.TASKS, Task("x", "experiments.made", ("read",), ())))
+    monkeypatch.setattr(manifest, "DATA", {("looktwice.calibration.rule", "half"): "read"})
+    forget()
+    for each in manifest.TASKS:
+        manifest.record(each)
+    assert manifest.main(["stale"]) == 0
+    change("experiments/results/read.csv", "a", "b")
+    manifest.record(manifest.TASKS[1])
+    assert "made" in [result for _, result, *_ in manifest.stale(manifest.TASKS)]
 
 
 def test_a_result_that_was_changed_or_is_made_by_nobody_is_named(
@@ -86,7 +116,7 @@ def test_an_old_result_is_accepted_with_a_reason_until_it_is_made_again(task: Ta
     assert "slow" in (manifest.ROOT / "experiments" / "README.md").read_text()
     (manifest.ROOT / "experiments" / "made.py").write_text("from pathlib import Path\nPath('again').touch()\n")
     (manifest.ROOT / "experiments" / "__init__.py").touch()
-    manifest.digest.cache_clear()
+    forget()
     assert manifest.main(["refresh"]) == 0
     assert (manifest.ROOT / "again").exists()
     assert "older" not in json.loads(manifest.MANIFEST.read_text())["made"]
@@ -95,7 +125,7 @@ def test_an_old_result_is_accepted_with_a_reason_until_it_is_made_again(task: Ta
 def test_a_task_that_fails_is_not_recorded(task: Task) -> None:
     (manifest.ROOT / "experiments" / "made.py").write_text("raise SystemExit(1)\n")
     (manifest.ROOT / "experiments" / "__init__.py").touch()
-    manifest.digest.cache_clear()
+    forget()
     assert manifest.main(["refresh"]) == 1
     assert manifest.main(["stale"]) == 1
 

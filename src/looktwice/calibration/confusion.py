@@ -28,7 +28,7 @@ MOST_CLASSES, FEWEST = 100, 50
 """The step is skipped with more classes, or fewer labelled pictures, than this."""
 PRIOR, EACH = 2.0, 2.0
 """Pseudo-counts of E in each row of the table, and of each class."""
-RIDGE = 5.0
+RIDGE = 1.0
 """The ridge penalty that shrinks the weights towards (1, 0, 0)."""
 LISTED = 20
 """The number of labels with individual probabilities; the others share the rest evenly."""

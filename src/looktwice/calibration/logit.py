@@ -18,8 +18,6 @@ from looktwice.calibration.votes import Floats, Places
 SHRINKAGE = 30.0
 """How strongly the views' weights are shrunk to their mean: few pictures give nearly equal weights, many give each view
 its own."""
-SATURATION = 1.0
-"""The ridge penalty of γ, the weight of the log of a label's number of votes."""
 FLOOR = 0.01
 """A small ridge penalty of every parameter, which keeps undetermined parameters finite."""
 LEAST_FALL = 1e-12
@@ -64,7 +62,7 @@ class Patterns:
     views: int
     """S, the number of views that have a weight."""
     ridge: tuple[float, ...] = ()
-    """The ridge penalties of the parameters of scores, which come before b₀; that of γ is SATURATION."""
+    """The ridge penalties of the parameters of scores, which come before b₀."""
     none: tuple[tuple[float, float], tuple[float, float]] = ((-np.inf, np.inf), (-np.inf, np.inf))
     """The bounds of b₀ and b₁."""
     doubtful: Places = field(default_factory=lambda: np.zeros(0, np.intp))
@@ -88,9 +86,9 @@ class Patterns:
         if self.views:
             centred = np.eye(self.views) - 1.0 / self.views
             penalty[1 : 1 + self.views, 1 : 1 + self.views] += shrinkage * centred
-        log_votes = len(penalty) - 3 - self.views - len(self.ridge)  # 1, or 0 where the table has no column for γ
-        ridge = [*[0.0] * (1 + self.views), *[SATURATION] * log_votes, *self.ridge, 0.0, 0.0]
-        return penalty + np.diag(ridge) + (self.prior.precision if self.prior else 0.0)
+        votes = len(penalty) - len(self.ridge) - 2
+        ridge = np.diag([*[0.0] * votes, *self.ridge, 0.0, 0.0])
+        return penalty + ridge + (self.prior.precision if self.prior else 0.0)
 
     def scores(self, theta: Floats) -> Floats:
         """(r,): the score of each option."""
