@@ -20,14 +20,12 @@ from unittest.mock import patch
 
 import numpy as np
 
-from experiments import script
-from experiments import typical as weights
+from experiments import script, typical as weights
 from experiments.answered import MAPPED, answers, faces
 from experiments.models import SOURCES
 from experiments.typical import MOST_TESTED, Weights, first_votes, prior_of, typical
 from experiments.writing import Row, cells, merge
-from looktwice.calibration import confusion, logit
-from looktwice.calibration import typical as shipped
+from looktwice.calibration import confusion, logit, typical as shipped
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import LabelledVotes
 

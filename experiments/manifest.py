@@ -44,6 +44,8 @@ class Task:
     results: tuple[str, ...]
     pages: tuple[str, ...]
     """The documents that show them."""
+    entry: str = "main"
+    """The function of the module that makes them."""
 
     @property
     def name(self) -> str:
@@ -91,6 +93,8 @@ TASKS = (
     Task("experiments.wordings", "experiments.wordings", ("wordings",), ("results/baselines.md",)),
     Task("experiments.shift", "experiments.shift", ("shift",), ("results/familiarity.md",)),
     Task("experiments.ablations", "experiments.ablations", ("ablations",), ("results/jury.md",)),
+    Task("experiments.constants", "experiments.constants", ("constants",), ("results/jury.md",)),
+    Task("experiments.typical fit", "experiments.typical", ("typical_weights",), ("method.md",), "ship"),
     _shown("scores", "scores"),
     _shown("sets", "guarantees"),
     _shown("stopping", "sequences"),
@@ -142,9 +146,9 @@ def _save(found: dict[str, Entry]) -> None:
 
 
 @cache
-def digest(module: str) -> str:
+def digest(module: str, entry: str = "main") -> str:
     """Of the code, and of the other results, that decide the results of a module."""
-    found = reached(module)
+    found = reached(module, entry)
     parts = [f"{'.'.join(name)}\n{text}" for name, text in sorted(found.items())]
     parts += [_csv(result) for reader, result in DATA.items() if reader in found]
     return sha256("\n".join(parts).encode()).hexdigest()[:16]
@@ -164,7 +168,7 @@ def why_old(task: Task, result: str, known: dict[str, Entry]) -> str:
         return "was never recorded"
     if entry["csv"] != _csv(result):
         return "was changed after it was recorded"
-    return "" if entry["code"] == digest(task.module) else f"is older than its code (made {entry['made']})"
+    return "" if entry["code"] == digest(task.module, task.entry) else f"is older than its code (made {entry['made']})"
 
 
 def stale(tasks: Iterable[Task]) -> list[tuple[Task, str, str, str]]:
@@ -177,7 +181,7 @@ def stale(tasks: Iterable[Task]) -> list[tuple[Task, str, str, str]]:
 def record(task: Task) -> None:
     """Note that a task has just made its results."""
     today = date.today().isoformat()
-    new = {result: {"code": digest(task.module), "csv": _csv(result), "made": today} for result in task.results}
+    new = {result: {"code": digest(task.module, task.entry), "csv": _csv(result), "made": today} for result in task.results}
     _save(entries() | new)
 
 

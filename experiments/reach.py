@@ -1,7 +1,7 @@
-"""The definitions that a result rests on: those that its module's `main` names, and all that these name in turn.
+"""The definitions that a result rests on: those that a function of its module uses, and all that these use in turn.
 
-Definitions are the functions, classes and values at the top of a module. Of a module without `main`, and of one that
-is used as a whole, all count; so do all of looktwice.views, whose views register themselves.
+Definitions are the functions, classes and values at the top of a module. Of a module without that function, and of one
+that is used as a whole, all count; so do all of looktwice.views, whose views register themselves.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Definition:
     names: frozenset[Name]
 
 
-def reached(module: str) -> dict[Name, str]:
+def reached(module: str, entry: str) -> dict[Name, str]:
     """The definitions that the result of a module rests on, without comments, docstrings and white space."""
-    found, open_ends = dict[Name, str](), list(_all(module, "main" if "main" in definitions(module) else ""))
+    found, open_ends = dict[Name, str](), list(_all(module, entry if entry in definitions(module) else ""))
     while open_ends:
         name = open_ends.pop()
         if name in found or name[0] in APART or not name[0].startswith((*PACKAGES, WHOLE)):

@@ -25,8 +25,7 @@ from experiments import priors, script
 from experiments.answered import MAPPED, answers, faces
 from experiments.models import SOURCES
 from experiments.writing import cells, merge, write
-from looktwice.calibration import logit, panels
-from looktwice.calibration import typical as shipped
+from looktwice.calibration import logit, panels, typical as shipped
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.shares import Constant, Probit
