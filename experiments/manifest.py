@@ -180,8 +180,8 @@ def stale(tasks: Iterable[Task]) -> list[tuple[Task, str, str, str]]:
 
 def record(task: Task) -> None:
     """Note that a task has just made its results."""
-    today = date.today().isoformat()
-    new = {result: {"code": digest(task.module, task.entry), "csv": _csv(result), "made": today} for result in task.results}
+    today, code = date.today().isoformat(), digest(task.module, task.entry)
+    new = {result: {"code": code, "csv": _csv(result), "made": today} for result in task.results}
     _save(entries() | new)
 
 
