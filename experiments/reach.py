@@ -119,10 +119,10 @@ def path(module: str) -> Path:
 
 
 def plain(source: str) -> str:
-    """The code without comments, docstrings and white space."""
+    """The code without comments, docstrings, errors that it raises, and white space."""
     lines = source.splitlines()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.stmt) and _is_text(node):
+        if isinstance(node, ast.Raise) or (isinstance(node, ast.stmt) and _is_text(node)):
             for number in range(node.lineno - 1, node.end_lineno or node.lineno):
                 lines[number] = ""
     text = "\n".join(lines)
