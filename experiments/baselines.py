@@ -16,6 +16,7 @@ methods and models of the table together.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -30,10 +31,12 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
 from experiments import priors
+from experiments.collected import CACHE
 from experiments.evaluation import Figures, dense_outcome, figures, means, tempered
 from experiments.general import Answers, recorded_splits
 from experiments.hidden import chosen, dirichlet, weighted_views
-from experiments.resampled import Resampled, holm, resampled
+from experiments.manifest import digest
+from experiments.resampled import holm, resampled
 from experiments.writing import Row, write
 from looktwice.calibration import Beta, Gaussian, Isotonic, Probit, crossfit
 from looktwice.calibration.base import ShareCalibrator
@@ -250,14 +253,14 @@ class Compared:
     outcomes: dict[str, list[Outcome]]
     figures: dict[str, list[Figures]]
 
-    def rows(self) -> Iterator[tuple[Row, Resampled]]:
-        """One line for each method, with its difference in Brier score to the jury."""
+    def rows(self) -> Iterator[tuple[Row, float]]:
+        """One line for each method, with the p-value of its difference in Brier score to the jury."""
         drawn = {name: resampled(self.pictures, each, self.tested) for name, each in self.outcomes.items()}
         for name, found in drawn.items():
             row = {"model": self.title, "method": name, "queries": f"{self.outcomes[name][0].queries:g}"}
             row |= means(self.figures[name], FIGURES)
             low, high = found["brier"].interval
-            row |= {"brier_low": f"{low:.4f}", "brier_high": f"{high:.4f}"}
+            row |= {"brier_low": f"{low:.4f}", "brier_high": f"{high:.4f}", "pictures": str(self.pictures)}
             for figure, value in found.items():
                 gap = value.less(drawn[OURS][figure])
                 low, high = gap.interval
@@ -266,7 +269,7 @@ class Compared:
                     f"{figure}_minus_low": f"{low:+.4f}",
                     f"{figure}_minus_high": f"{high:+.4f}",
                 }
-            yield row, found["brier"].less(drawn[OURS]["brier"])
+            yield row, found["brier"].less(drawn[OURS]["brier"]).p_value
 
     @classmethod
     def on(
@@ -283,13 +286,14 @@ class Compared:
         return result
 
 
-def table(subjects: Iterable[Compared], splits: int) -> list[Row]:
+Lines = Iterable[tuple[Row, float]]
+"""Those of one set of pictures, with p-values."""
+
+
+def table(subjects: Iterable[Lines], splits: int) -> list[Row]:
     """All lines, with Holm's p-values over the label-only ones."""
-    lines = []
-    for each in subjects:
-        lines += list(each.rows())
-        print(f"{each.title} is measured", flush=True)
-    judged = [gap.p_value for row, gap in lines if row["method"] not in (*HIDDEN, OURS)]
+    lines = [line for each in subjects for line in each]
+    judged = [p_value for row, p_value in lines if row["method"] not in (*HIDDEN, OURS)]
     adjusted = iter(holm(judged))
     return [
         {**row, "holm": "" if row["method"] in (*HIDDEN, OURS) else f"{next(adjusted):.2g}", "splits": str(splits)}
@@ -301,7 +305,19 @@ def main(models: Sequence[Answers], results: Path = RESULTS, splits: int = SPLIT
     """Measure every model, and write results/baselines.csv."""
     if find_spec("crowdkit") is None:
         print("GLAD, MACE and Dawid-Skene are left out; they need: make experiments TASK=baselines", flush=True)
-    write(results / "baselines.csv", table((compared(each, splits) for each in models), splits))
+    write(results / "baselines.csv", table((lines(each, splits) for each in models), splits))
+
+
+def lines(each: Answers, splits: int) -> Lines:
+    """The lines of a model; those that the same code made of as many pictures before are read again."""
+    name = f"{each.name}-{len(each.votes)}-{splits}-{digest(__name__)}.json"
+    path = CACHE / "baselines" / name
+    if not path.exists():
+        measured = list(compared(each, splits).rows())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(measured), "utf-8")
+        print(f"{each.title} is measured", flush=True)
+    return [(row, p_value) for row, p_value in json.loads(path.read_text("utf-8"))]
 
 
 def compared(each: Answers, splits: int) -> Compared:

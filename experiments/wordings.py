@@ -61,7 +61,7 @@ def subjects(splits: int) -> Iterator[Compared]:
 
 
 def main(_: Sequence[str] = (), results: Path = RESULTS, splits: int = SPLITS) -> None:
-    write(results, table(subjects(splits), splits))
+    write(results, table((each.rows() for each in subjects(splits)), splits))
 
 
 if __name__ == "__main__":
