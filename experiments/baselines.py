@@ -6,7 +6,7 @@ Each model is asked under the panel that was grown on the other five, with pictu
 pictures of the even blocks are tested. All methods see the labels of the picture and of each view, and the truths of
 the labelled part. Those that give one confidence assign it to the most frequent label and spread the rest evenly.
 Dawid–Skene, GLAD and MACE (crowd-kit) learn from the votes about all pictures, without truths, and their probabilities
-get a temperature by the labelled ones; these and stacking are left out beyond 100 classes. Methods of HIDDEN are not
+get a temperature by the labelled ones; these and stacking are left out beyond 50 classes. Methods of HIDDEN are not
 label-only: see experiments/hidden.py.
 
 `brier`, `ece` and `auroc` minus those of the jury have 95 % intervals by resampling pictures, the same for all methods
@@ -58,7 +58,7 @@ HIDDEN = (
 """What only the owner of the model can do: with one query, and with all of them."""
 SHARES: dict[str, type[ShareCalibrator]] = {"Eq. 3": Gaussian, "probit": Probit, "beta": Beta, "isotonic": Isotonic}
 """Calibrators that look at one number, the share of views that agree."""
-TABLES = 100
+TABLES = 50
 """Classes beyond which these take hours, and Dawid–Skene's tables are too large."""
 Rows = NDArray[np.intp]
 
