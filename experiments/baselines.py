@@ -58,8 +58,8 @@ HIDDEN = (
 """What only the owner of the model can do: with one query, and with all of them."""
 SHARES: dict[str, type[ShareCalibrator]] = {"Eq. 3": Gaussian, "probit": Probit, "beta": Beta, "isotonic": Isotonic}
 """Calibrators that look at one number, the share of views that agree."""
-TABLES = 50
-"""Classes beyond which these take hours, and Dawid–Skene's tables are too large."""
+TABLES, OF_CLASS = 50, 100
+"""Classes beyond which tables and crowd-sourcing take hours, and beyond which a regression has no column for each."""
 Rows = NDArray[np.intp]
 
 
@@ -97,7 +97,7 @@ class Crowd:
     def agreeing(self) -> Floats:
         """(n, S): which views return the base label, and where classes are few, which label that is."""
         views = (self.votes.views == self.votes.base[:, None]) * 1.0
-        if len(self.votes.vocabulary) > TABLES:
+        if len(self.votes.vocabulary) > OF_CLASS:
             return views
         return np.column_stack([views, np.eye(len(self.votes.vocabulary))[self.votes.base]])
 
