@@ -16,7 +16,7 @@ from support.workshop import run
 from looktwice import Model
 from looktwice.calibration import jury, logit, options, panels
 from looktwice.calibration.panels import Gain
-from looktwice.calibration.votes import Evidence, LabelledVotes, Votes
+from looktwice.calibration.votes import MISSING, Evidence, LabelledVotes, Votes
 from looktwice.classifiers.registry import connect
 from looktwice.decisions import collecting, pilot
 from looktwice.decisions.profile import ProfileClassifier
@@ -154,6 +154,17 @@ def test_views_that_change_the_class_are_left_out_and_named() -> None:
     assert str(kept) == "zoom:1.15 tone:contrast=0.7"
     assert sentences == ["Mirrored copies change the class of your pictures: 2 of 4 views are left out."]
     assert pilot.suitable(votes, panel) == (panel, [])
+
+
+def test_views_that_change_the_class_must_show_that_they_tell_something() -> None:
+    """One that names the next class does not, for juries; one that gave no answer changes nothing."""
+    votes, panel = told([0.9, 0.9]), Panel.parse("zoom:1.15 mirror")
+    swapped = votes.views.copy()
+    swapped[:, 1] = (votes.views[:, 1] + 1) % 5
+    missing = votes.views.copy()
+    missing[:, 1] = MISSING
+    for views, kept in ((votes.views, 2), (swapped, 1), (missing, 2)):
+        assert len(pilot.suitable(replace(votes, views=views), panel)[0]) == kept
 
 
 def test_a_fit_asks_once_where_the_score_is_enough_and_says_so() -> None:

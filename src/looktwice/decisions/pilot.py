@@ -168,21 +168,22 @@ def _cut(collected: Collected) -> bool:
 
 
 def suitable(labelled: LabelledVotes, panel: Panel) -> tuple[Panel, list[str]]:
-    """Select the views that keep the class, and if there are more than in the general panel, the best of them.
+    """Leave out the views that change the class of pictures, and all but the best of more than the general panel.
 
-    Views that change many right labels are left out if the held-out loss of juries is no worse without them: some views
-    that change many labels are informative (corners of photos).
+    Views that change many right labels are left out unless juries lose more without them on held-out folds, by a
+    standard error: some are informative (corners of photos).
     """
     views, sentences = panel.views, list[str]()
     own = [column for column, view in enumerate(views) if not classifier_of(view)]
     right = labelled.base == labelled.truths
-    retained = (labelled.views == labelled.base[:, None])[right].mean(axis=0) if right.any() else np.ones(len(views))
+    same = (labelled.views == labelled.base[:, None]) | (labelled.views == MISSING)
+    retained = same[right].mean(axis=0) if right.any() else np.ones(len(views))
     bad = [column for column in own if retained[column] < RETAINED]
     useful, fold = panels.with_useful_scores(labelled), folds(len(labelled), crossfit.FOLDS, 0)
     if bad:
         kept = [column for column in own if column not in bad]
         gain = _brier(useful, own, fold) - _brier(useful, kept, fold)
-        if gain.mean() >= 0.0:
+        if gain.mean() >= -gain.std() / np.sqrt(len(gain)):
             own = kept
             sentences.append(_unsuitable([views[column] for column in bad], [views[column] for column in kept]))
     general = [column for column in own if views[column] in GENERAL.views]
