@@ -134,3 +134,23 @@ def test_pictures_that_the_chosen_classifier_did_not_answer_are_not_judged() -> 
     assert silences > 0
     assert len(profile.held_out.confidence) < 300
     assert min(profile.held_out.predicted) >= 0
+
+
+def test_limits_stop_earlier_in_the_same_sequence_and_keep_their_own_guarantee(fitted: Path) -> None:
+    with load(fitted) as model:
+        profile = model.fitted()
+        assert profile.adaptive
+        assert profile.cheaper
+        prices = [stopping.price for stopping in (*profile.cheaper, profile.adaptive)]
+        assert prices == sorted(prices)
+        between = (prices[0] + profile.adaptive.price) / 2
+        paid = [v.price for v in model.score(IMAGES[300:], max_price=between) if isinstance(v, lt.Verdict)]
+        whole = [v.price for v in model.score(IMAGES[300:]) if isinstance(v, lt.Verdict)]
+        assert sum(paid) < sum(whole)
+        assert {v.queries for v in model.score(IMAGES[300:], max_queries=1) if isinstance(v, lt.Verdict)} == {1}
+        own, usual = model.policy(max_queries=1).held_out, model.policy().held_out
+        assert len(own.correct) == len(usual.correct)
+        assert sum(own.correct) < sum(usual.correct)
+        assert model.policy(all=True, max_queries=1).rounds is None
+        with pytest.raises(ProfileError, check=coded("profile-incomplete")):
+            model.policy(max_price=0.0001)

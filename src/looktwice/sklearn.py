@@ -89,6 +89,8 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         label_check: Pictures of `fit` whose labels are compared with `y` before the others are asked about; 0 asks
             about all of them even if no label is in `y`.
         all: Whether everything is asked about each picture, even if further answers would have little effect.
+        max_price: What a picture may cost on average, by stopping earlier.
+        max_queries: How many queries a picture may take on average, by stopping earlier.
         max_error: `verdicts` accepts answers that are wrong at most this often, or a mapping by label; None decides
             nothing.
         max_miss: By class, the share of its pictures that `verdicts` may accept as something else.
@@ -136,6 +138,8 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     batch: bool = False
     label_check: int = 20
     all: bool = False
+    max_price: float | None = None
+    max_queries: float | None = None
     max_error: float | Mapping[str, float] | None = None
     max_miss: Mapping[str, float] | None = None
     level: float = 0.95

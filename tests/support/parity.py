@@ -22,6 +22,8 @@ from support.serving import DEMO, clothes
 DECISIONS: dict[str, DecisionKeywords] = {
     "none": {},
     "all": {"all": True},
+    "max_price": {"max_price": 3.0},
+    "max_queries": {"max_queries": 3.0},
     "max_error": {"max_error": 0.08},
     "max_error by label": {"max_error": {"*": 0.2, "Bag": 0.3}},
     "max_miss": {"max_miss": {"Bag": 0.3}},
@@ -37,6 +39,8 @@ DECISIONS: dict[str, DecisionKeywords] = {
     "on_drift": {"on_drift": "accept"},
     "all options": {
         "all": True,
+        "max_price": 2.0,
+        "max_queries": 2.0,
         "max_error": 0.03,
         "max_miss": {"Bag": 0.3},
         "level": 0.5,

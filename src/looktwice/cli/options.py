@@ -60,6 +60,8 @@ HELP = {
     "label_check": "Labelled pictures to query first, to stop if no label is among the true labels; 0 goes on "
     "regardless.",
     "all": "Query everything about each picture, even if further answers would have little effect.",
+    "max_price": "Maximum price of a picture on average, by stopping earlier.",
+    "max_queries": "Maximum number of queries about a picture on average, by stopping earlier.",
     "max_error": "Accept answers of which at most this share is wrong, such as 0.02, or unsafe=0.01 of those that say "
     "unsafe; the others need review. May be repeated.",
     "max_miss": "Accept at most this share of a class as something else: unsafe=0.02. May be repeated.",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -112,6 +113,7 @@ def learn_sequence(
     if others:
         adaptive = _adaptive(_chosen(collected, asked, held, found.places)[0], found, n_selection, stopped)
         update["adaptive"] = adaptive.model_copy(update={"expected": Expected.of(stopped, curve[-1])})
+        update["cheaper"] = tuple(_cheaper(collected, asked, found, n_selection, whole))
     return Learned(profile.model_copy(update=update), collected, tuple(asked), found, whole)
 
 
@@ -157,6 +159,22 @@ def _chosen(
     return chosen, known
 
 
+def _cheaper(
+    collected: Collected, asked: Sequence[ProfileClassifier], found: Found, n_selection: int, whole: bool
+) -> Iterator[Adaptive]:
+    """Earlier stopping in the sequence that was found, each selected in every fold within its price."""
+    held, even, last = found.held, collected.labelled().even()[n_selection:], 0.0
+    for point in frontier(found.points):
+        length = len(point.sequence.sources)
+        if point.price < found.point.price and point.sequence.sources == found.sequence.sources[:length]:
+            start = [tuple(range(len(held.sources)))] if whole else None
+            other = find(held, partial(choose, max_price=point.price), start)
+            if last < other.point.price and other.places == found.places[: len(other.places)]:
+                last = other.point.price
+                stopped = other.outcome.since(n_selection).of_rows(even)
+                yield _adaptive(_chosen(collected, asked, held, other.places)[0], other, n_selection, stopped)
+
+
 def _adaptive(chosen: Collected, found: Found, n_selection: int, stopped: Outcome) -> Adaptive:
     """Early stopping, and the verdicts' held-out results with it."""
     votes, sequence = chosen.labelled(), found.sequence
@@ -174,6 +192,8 @@ def _adaptive(chosen: Collected, found: Found, n_selection: int, stopped: Outcom
         held_out=HeldOut.of(stopped, final),
         agreement_bins=tuple(np.bincount(bins, minlength=(first + 1) * (views + 1)).tolist()),
         answers=AnswerKinds.fit(votes.evenly().under(range(first))),
+        queries=found.point.queries,
+        price=found.point.price,
     )
 
 

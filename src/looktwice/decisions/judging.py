@@ -138,7 +138,7 @@ def judge(
     """Verdicts for answered rows, in order and independent of each other; rows without answers are returned as is."""
     answered = [row for row in rows if isinstance(row, Row)]
     votes = Votes.collect(answered, panel, profile.vocabulary, profile.classes)
-    votes = replace(votes, unsayable=profile.unsayable)
+    votes = replace(votes, unsayable=profile.unsayable[: 1 + len(panel)])
     verdicts: dict[int, Verdict] = {}
     for places, part in votes.apart(len(profile.vocabulary), profile.classes):
         judged = _verdicts(part, [answered[place] for place in places], profile, policy)

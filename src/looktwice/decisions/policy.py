@@ -194,12 +194,13 @@ class Policy(PicturePolicy):
         )
 
     @classmethod
-    def early_stopping(cls, profile: Profile) -> Self:
-        """The policy that stops once further answers would have little effect."""
-        adaptive = profile.adaptive
+    def early_stopping(cls, profile: Profile, max_price: float | None = None, max_queries: float | None = None) -> Self:
+        """The policy that stops once further answers would have little effect, within limits on the mean picture."""
+        adaptive = profile.within(max_price, max_queries)
         if adaptive is None:
             raise ProfileError("this profile does not say when to stop asking; fit again", code="profile-incomplete")
-        rounds = _rounds(adaptive, profile.vocabulary, profile.classes, profile.unsayable)
+        unsayable = profile.unsayable[: 1 + len(adaptive.views())]
+        rounds = _rounds(adaptive, profile.vocabulary, profile.classes, unsayable)
         return cls(
             replace(adaptive.views(), first=profile.name),
             adaptive.restored_calibrator(),
@@ -211,9 +212,11 @@ class Policy(PicturePolicy):
         )
 
     @classmethod
-    def usual(cls, profile: Profile) -> Self:
+    def usual(cls, profile: Profile, max_price: float | None = None, max_queries: float | None = None) -> Self:
         """Stop as soon as the next query is not worth its price, if the profile has such a rule."""
-        return cls.early_stopping(profile) if profile.adaptive else cls.full_panel(profile)
+        if profile.within(max_price, max_queries) is None:
+            return cls.full_panel(profile)
+        return cls.early_stopping(profile, max_price, max_queries)
 
     def claim_tests(self, claims: Sequence[Claim], profile: Profile, level: float = 0.95) -> list[ClaimTest]:
         vocabulary = profile.vocabulary
@@ -398,6 +401,10 @@ class DecisionOptions:
 
     all: bool = False
     """Ask everything about each picture, even if further answers would have little effect."""
+    max_price: float | None = None
+    """Spend at most this on a picture, on average, by stopping earlier; `all` goes before it."""
+    max_queries: float | None = None
+    """Ask at most so many queries about a picture, on average, by stopping earlier."""
     max_error: float | Mapping[str, float] | None = None
     """Accept answers that are wrong at most this often; the others are for review. None makes no decisions. A
     mapping sets the error of each label, with `*` for all others."""
@@ -444,16 +451,17 @@ class DecisionOptions:
         """Build the policy of these options; a `TagPolicy` for a profile of tags."""
         if profile.kind == "tags":
             return cast("Policy", self._of_tags(profile))
-        policy = Policy.full_panel(profile) if self.all else Policy.usual(profile)
+        limits = self.max_price, self.max_queries
+        policy = Policy.full_panel(profile) if self.all else Policy.usual(profile, *limits)
         policy = policy.treating(self.unfamiliar, self.false_alarms)
         if claims := self.claims():
             policy = policy.accepting(claims, profile, self.level, self.accept)
         return policy if self.coverage is None else policy.covering(self.coverage, self.sets)
 
     def _of_tags(self, profile: Profile) -> TagPolicy:
-        if self.coverage is not None:
+        if (self.coverage, self.max_price, self.max_queries) != (None,) * 3:
             raise ProfileError(
-                "coverage is for single labels, and this profile is for tags; leave it out",
+                "coverage and limits are for single labels, and this profile is for tags; leave them out",
                 code="option-conflict",
             )
         policy = TagPolicy.usual(profile).treating(self.unfamiliar, self.false_alarms)
@@ -464,6 +472,8 @@ class DecisionKeywords(TypedDict, total=False):
     """The options of a decision as keyword arguments; see `DecisionOptions`."""
 
     all: bool
+    max_price: float | None
+    max_queries: float | None
     max_error: float | Mapping[str, float] | None
     max_miss: Mapping[str, float] | None
     level: float

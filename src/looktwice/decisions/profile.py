@@ -62,6 +62,9 @@ class Adaptive(Part):
     """The distribution of first-round answers about the labelled pictures."""
     expected: Expected | None = None
     """The expected results on new pictures; None if unknown."""
+    queries: float = Field(default=0.0, ge=0)
+    price: float = Field(default=0.0, ge=0)
+    """Queries and price of a picture, on average."""
 
     def views(self) -> Panel:
         """The panel to ask from."""
@@ -173,6 +176,8 @@ class Profile(Part):
     curve: tuple[Result, ...] = ()
     """Results with the first 0, 1 … views of the panel, if the calibrator is a jury."""
     adaptive: Adaptive | None = None
+    cheaper: tuple[Adaptive, ...] = ()
+    """Earlier stopping in the same sequence, for limits of queries or price; the cheapest first."""
     agreement_bins: tuple[Count, ...] = ()
     """The number of labelled pictures with 0, 1 … agreeing views: the reference for drift."""
     one_query: dict[str, object] | None = None
@@ -189,6 +194,24 @@ class Profile(Part):
     def views(self) -> Panel:
         """The panel of views."""
         return replace(Panel.parse(self.panel), first=self.name)
+
+    def within(self, max_price: float | None = None, max_queries: float | None = None) -> Adaptive | None:
+        """The best early stopping within these limits on the mean of a picture; None asks the whole panel."""
+        if max_price is None and max_queries is None:
+            return self.adaptive
+        price, queries = (np.inf if limit is None else (1.0 + 1e-9) * limit for limit in (max_price, max_queries))
+        known = (*self.cheaper, *([self.adaptive] if self.adaptive else ()))
+        if not known and not self.panel and queries >= 1 and max_price is None:
+            return None
+        allowed = [stopping for stopping in known if stopping.price <= price and stopping.queries <= queries]
+        if not allowed:
+            least = f"its cheapest takes {known[0].queries:.3g} queries at {known[0].price:.3g}; " if known else ""
+            raise ProfileError(
+                f"this profile has nothing within max_price={max_price} and max_queries={max_queries}; {least}fit "
+                "again with these limits: stored answers cost nothing",
+                code="profile-incomplete",
+            )
+        return allowed[-1]
 
     def described(self) -> tuple[tuple[str, str], ...]:
         """The names and descriptions of all its classifiers; a single one may have no name."""
@@ -291,8 +314,8 @@ class Profile(Part):
                 _try(profile.restored_calibrator(), profile.views(), profile.classes)
             if profile.one_query:
                 _try(calibrators.restore(profile.one_query), Panel(()), profile.classes)
-            if adaptive := profile.adaptive:
-                _try(adaptive.restored_calibrator(), adaptive.views(), profile.classes)
+            for stopping in (*profile.cheaper, *([profile.adaptive] if profile.adaptive else ())):
+                _try(stopping.restored_calibrator(), stopping.views(), profile.classes)
         except ValidationError as error:
             first = error.errors()[0]
             where = shown(".".join(map(str, first["loc"])) or "the top")
