@@ -16,13 +16,17 @@ from support.faults import Running, fault_server
 from support.workshop import PANEL, answers, write_pictures, write_profile
 
 pytest.importorskip("pyarrow", reason="no pyarrow here; pip install 'looktwice[parquet]'")
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from looktwice import AskOptions
+from looktwice import AskOptions, Unscored, Verdict
 from looktwice.calibration.votes import Row
+from looktwice.cli.verdict_folder import VerdictFolder
 from looktwice.errors import DataError, LedgerError
 from looktwice.images.collection import Picture, find
 from looktwice.images.image import encode_png
-from looktwice.ray import Batch, Scorer, listed
+from looktwice.model import verdict_record
+from looktwice.ray import SOURCE, Batch, Scorer, listed
 
 QUESTIONS = 1 + len(PANEL)
 OFF = AskOptions(ledger="off")
@@ -75,7 +79,6 @@ async def test_scorers_give_the_answers_of_one_machine_and_ask_each_question_onc
         asked = classifier.stats()["requests"]
         one, engine = await answers(str(classifier.describe(tmp_path)), pictures)
     assert (len(rows), asked) == (60, engine.progress.sent)
-    assert sum(scorer.progress.sent for scorer in crew.scorers if scorer.progress) == asked
     for row in one:
         assert isinstance(row, Row)
         assert [asked["label"] for asked in rows[row.name]["asked"]] == [row.base, *row.views]
@@ -125,6 +128,22 @@ def test_bad_pictures_are_rows_with_a_cause(tmp_path: Path) -> None:
         zip("abcd", [None, *["unreadable"] * 3], strict=True)
     )
     assert not any("0:" in row["message"] for row in rows.values() if row["message"])
+
+
+def test_what_a_run_wrote_is_read_back_whole(tmp_path: Path) -> None:
+    contents = [encode_png(np.zeros((16, 16, 3), np.uint8)), b"not a picture"]
+    with fault_server() as classifier:
+        [scorer] = Crew(tmp_path, classifier).scorers
+        batch = {"path": column(["good", "bad"]), "bytes": column(contents)}
+        verdicts = scorer.verdicts(batch)
+        scorer.model.close()
+    table = scorer.table(batch, verdicts).append_column(SOURCE, pa.array(["good 1", "bad 1"]))
+    results = VerdictFolder(str(tmp_path / "out"))
+    results.begin({})
+    pq.write_table(table, tmp_path / "out" / "1.parquet")
+    read = list(results.verdicts())
+    assert [verdict_record(verdict) for verdict in read] == [verdict_record(verdict) for verdict in verdicts]
+    assert [type(verdict) for verdict in read] == [Verdict, Unscored]
 
 
 def test_arrays_other_columns_and_no_rows_are_taken(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
@@ -31,7 +31,6 @@ from looktwice.model import (
     DecisionOptions,
     Model,
     Profile,
-    Progress,
     Unscored,
     Verdict,
     encode_png,
@@ -85,16 +84,14 @@ class Scorer:
     ) -> None:
         self._image, self._name, self._keep, self._decide = image, name, tuple(keep), decide
         if not isinstance(profile, Profile):
-            self.model = Model.load(profile, classifiers, options=options, progress=self._note)
+            self.model = Model.load(profile, classifiers, options=options)
         elif classifiers is None:
             raise DataError(
                 "a profile that is not a file needs the names of its classifiers; give classifiers=…",
                 code="option-conflict",
             )
         else:
-            self.model = Model(classifiers, profile, options=options, progress=self._note)
-        self.progress: Progress | None = None
-        """The progress since the scorer was created."""
+            self.model = Model(classifiers, profile, options=options)
 
     def __call__(self, batch: Batch) -> pa.Table:
         """Score a batch; returns the columns of `looktwice score -o verdicts.parquet`, and those to keep."""
@@ -113,9 +110,6 @@ class Scorer:
         columns: files.Columns = {**VERDICT_COLUMNS_OF[kind], **dict.fromkeys(self._keep, TEXT)}
         kept = zip(*(batch[column] for column in self._keep), strict=True) if self._keep else [()] * len(verdicts)
         return files.arrow_table(columns, [[*row.values(), *more] for row, more in zip(records, kept, strict=True)])
-
-    def _note(self, progress: Progress) -> None:
-        self.progress = replace(progress)
 
 
 # Pictures ------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from support.workshop import run, write_pictures, write_profile
 from looktwice.classifiers.base import Limits
 from looktwice.cli.console import Output
 from looktwice.cli.look import Machines
-from looktwice.cli.ray import Job, MaxBad, Remote, Run, Tally, _interruptible, crew, score, shared_ledger
+from looktwice.cli.ray import Job, Remote, _interruptible, crew, score, shared_ledger
 from looktwice.cli.verdict_folder import VerdictFolder
 from looktwice.decisions.policy import DecisionOptions
 from looktwice.errors import DataError, FleetError, ProfileError
@@ -138,23 +138,6 @@ def test_a_run_without_the_ledger_it_needs_ends_in_one_line_before_anything_is_s
 
 
 @pytest.mark.parametrize(
-    ("text", "pictures", "bad", "stops"),
-    [
-        (None, 5000, 5000, False),
-        ("20", 21, 20, False),
-        ("20", 21, 21, True),
-        ("0", 3, 1, True),
-        ("1%", 999, 999, False),
-        ("1%", 1000, 10, False),
-        ("1%", 1000, 11, True),
-        ("0.1%", 5000, 6, True),
-    ],
-)
-def test_too_many_bad_pictures_stop_a_run(text: str | None, pictures: int, bad: int, stops: bool) -> None:
-    assert (MaxBad.parse(text).exceeded(Tally(pictures=pictures, bad=bad)) is not None) is stops
-
-
-@pytest.mark.parametrize(
     ("limits", "workers", "expected"),
     [
         (Limits(concurrency=32), None, (8, 4)),
@@ -205,20 +188,18 @@ def test_verdicts_may_go_beside_the_pictures() -> None:
         score(["photos"], None, False, Path("nowhere"), None, "photos-out", *REST)
 
 
-@pytest.mark.parametrize(("take", "verify"), [(":10", False), (None, True)])
-def test_what_is_for_one_machine_is_refused(take: str | None, verify: bool) -> None:
+@pytest.mark.parametrize(
+    ("take", "verify", "ask", "output"),
+    [
+        (":10", False, AskOptions(), Output()),
+        (None, True, AskOptions(), Output()),
+        (None, False, AskOptions(batch=True), Output()),
+        (None, False, AskOptions(), Output(json_log=True)),
+    ],
+)
+def test_what_is_for_one_machine_is_refused(take: str | None, verify: bool, ask: AskOptions, output: Output) -> None:
     with pytest.raises(DataError, check=coded("option-conflict")):
-        score(["photos"], take, verify, Path("nowhere"), None, "photos-out", *REST)
-
-
-class Stoppable(Run):
-    """A run that only notes why it is stopped."""
-
-    def __init__(self) -> None:
-        self.reasons: list[str] = []
-
-    def stop(self, reason: str) -> None:
-        self.reasons.append(reason)
+        score(["photos"], take, verify, Path("nowhere"), None, "photos-out", DecisionOptions(), Machines(), ask, output)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -228,21 +209,14 @@ def test_a_signal_stops_a_run_gently_and_a_second_one_at_once(
     monkeypatch.setattr("looktwice.cli.console.received", ReceivedSignals())
     monkeypatch.setattr("looktwice.model.signals.TOGETHER", -1.0)
     monkeypatch.setattr("looktwice.cli.console.leave_soon", lambda code: None)  # this process stays
-    before, run = signal.signal(number, signal.default_int_handler), Stoppable()  # nohup makes tests ignore hang-ups
+    before = signal.signal(number, signal.default_int_handler)  # nohup makes tests ignore hang-ups
     try:
-        with _interruptible(run) as reasons:
+        with _interruptible() as reasons:
             os.kill(os.getpid(), number)
             assert len(reasons) == 1
-            assert run.reasons == reasons
             with pytest.raises(SystemExit) as left:
                 os.kill(os.getpid(), number)
         assert left.value.code == 128 + number
         assert signal.getsignal(number) == signal.default_int_handler
     finally:
         signal.signal(number, before)
-
-
-@pytest.mark.parametrize("text", ["some", "-1", "101%", "1.5", "%"])
-def test_a_limit_that_means_nothing_is_refused(text: str) -> None:
-    with pytest.raises(DataError, check=coded("option-invalid")):
-        MaxBad.parse(text)

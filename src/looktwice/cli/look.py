@@ -54,7 +54,6 @@ from looktwice.model import (
     Panel,
     Picture,
     ScoreFile,
-    Stream,
     TagVerdict,
     Unscored,
     Verdict,
@@ -92,7 +91,7 @@ class Decided:
     unscored: dict[str, Unscored] = field(default_factory=dict)
     digests: set[str] = field(default_factory=set)
 
-    def add(self, verdict: Verdict | Unscored) -> None:
+    def add(self, verdict: AnyVerdict | Unscored) -> None:
         """Count a verdict."""
         self.unfamiliar += is_unfamiliar(verdict)
         if isinstance(verdict, Unscored):
@@ -103,6 +102,11 @@ class Decided:
         self.digests.add(verdict.digest)
         self.held += verdict.held is not None
         self.accepted += verdict.decision == "accept" and verdict.held is None
+
+    def record(self) -> dict[str, object]:
+        """The same as JSON has it."""
+        counts = {"accepted": self.accepted, "held": self.held, "unfamiliar": self.unfamiliar}
+        return {"pictures": self.verdicts + len(self.unscored), "not_scored": len(self.unscored), **counts}
 
 
 @decides
@@ -181,8 +185,6 @@ class Machines:
     """The number of workers; by default one per processor."""
     shard: int = 1000
     """The approximate number of pictures per file of the result."""
-    max_bad: str | None = None
-    """How many pictures may be unreadable before the run stops: a number, or a share such as 1%."""
 
 
 def _machines(
@@ -190,9 +192,8 @@ def _machines(
     address: Annotated[str | None, Fleet(help="Address of a Ray cluster; auto finds that of this machine.")] = None,
     workers: Annotated[int | None, Fleet(help="Number of workers; by default one per processor.", min=1)] = None,
     shard: Annotated[int, Fleet(help="Approximate number of pictures per result file.", min=1)] = 1000,
-    max_bad: Annotated[str | None, Fleet(help="Stop when more pictures than this are unreadable: 20, or 1%.")] = None,
 ) -> Machines | None:
-    return Machines(address, workers, shard, max_bad) if engine == "ray" else None
+    return Machines(address, workers, shard) if engine == "ray" else None
 
 
 @gathers("machines", _machines)
@@ -277,13 +278,13 @@ def score(
         file.finish(decided.unscored)
     complain(list(decided.unscored.values()))
     causes = {item.cause for item in decided.unscored.values()}
-    tell_unfamiliar(decided.unfamiliar, len(todo), decide.false_alarms)
-    began, first, accepted = changed(monitor)
+    tell_unfamiliar(decided, decide)
     selected = bool(decide.claims()) and tell_selected(place, model.fitted().digest, decided.digests)
+    drift = _tell_drift(monitor)
     if output.json:
-        unscored = {"pictures": len(found), "not_scored": file.missing()}
-        print_json({"out": out, **unscored, **_summary(decided, monitor, selected)})
-    tell_drift(monitor.stream, began, first, accepted)
+        counts = {"pictures": len(found), "not_scored": file.missing()}
+        warnings = ["pictures-selected"] if selected else []
+        print_json({"out": out, **decided.record(), **counts, **drift, "warnings": warnings})
     if causes & {Cause.BUDGET, Cause.STOPPED}:
         say(f"Compared so far: {monitor.stream.seen:,}; verdicts after an interruption are not a random sample.")
     mend = "replace the bad files and " if causes == {Cause.UNREADABLE} else ""
@@ -295,28 +296,33 @@ def score(
     leave(not file.missing(), decided.held)
 
 
-def _summary(decided: Decided, monitor: Monitor, selected: bool) -> dict[str, object]:
-    """The result of a run for JSON."""
-    began, first, accepted = changed(monitor)
+def tell_unfamiliar(decided: Decided, decide: DecisionOptions) -> None:
+    """How many pictures are not like the labelled ones, if there are any."""
+    if decided.unfamiliar:
+        many = decided.verdicts + len(decided.unscored)
+        share = f"{decided.unfamiliar} of {many} pictures ({100 * decided.unfamiliar / many:.1f} %)"
+        say(f"[yellow]Unfamiliar:[/yellow] {share}, where {100 * decide.false_alarms:.1f} % are expected. {UNFAMILIAR}")
+
+
+def _tell_drift(monitor: Monitor) -> dict[str, object]:
+    """Say whether the pictures have changed, since which, and what to do about it; gives the same for JSON."""
+    since, stream = monitor.changed(), monitor.stream
+    first = [seen.name for seen in nsmallest(LABEL_FIRST, since, key=lambda seen: seen.familiarity)]
+    accepted = [seen.name for seen in since if seen.accepted]
+    for line in stream.lines():
+        say(f"[yellow]{line}[/yellow]" if stream.alarm else line)
+    if since:
+        labels = f"; label these first and fit --add them: {safe(', '.join(first))}" if first else ""
+        say(f"It began about {safe(since[0].name)}{labels}.")
+    if accepted:
+        say(f"Accepted before it was noticed, review these {len(accepted)}: {safe(', '.join(accepted))}")
     return {
-        "accepted": decided.accepted,
-        "held": decided.held,
-        "unfamiliar": decided.unfamiliar,
         "drift": monitor.alarm is not None,
-        "drift_since": began,
+        "drift_since": since[0].name if since else None,
         "label_first": first,
         "accepted_since": accepted,
-        "expected_accuracy": asdict(monitor.stream.expected()),
-        "warnings": ["pictures-selected"] if selected else [],
+        "expected_accuracy": asdict(stream.expected()),
     }
-
-
-def changed(monitor: Monitor) -> tuple[str | None, list[str], list[str]]:
-    """The start of a change, pictures to label first, and those accepted before the alarm."""
-    since = monitor.changed()
-    first = nsmallest(LABEL_FIRST, since, key=lambda seen: seen.familiarity)
-    accepted = [seen.name for seen in since if seen.accepted]
-    return since[0].name if since else None, [seen.name for seen in first], accepted
 
 
 def _say_following(
@@ -342,32 +348,11 @@ def _say_following(
             say_next("estimate how often they are wrong", "audit", out, folder)
 
 
-def tell_unfamiliar(unfamiliar: int, pictures: int, false_alarms: float) -> None:
-    """How many pictures are not like the labelled ones, if there are any."""
-    if unfamiliar:
-        share = f"{unfamiliar} of {pictures} pictures ({100 * unfamiliar / pictures:.1f} %)"
-        say(f"[yellow]Unfamiliar:[/yellow] {share}, where {100 * false_alarms:.1f} % are expected. {UNFAMILIAR}")
-
-
 def tell_selected(out: Path, profile: str, digests: Set[str]) -> bool:
     """Warn if another profile did not accept exactly these pictures, for which no guarantee holds then."""
     if selecting := selected_by(out, profile, digests):
         say(f"[yellow]Warning (pictures-selected):[/yellow] {SELECTED.format(safe(str(selecting)))}")
     return selecting is not None
-
-
-def tell_drift(stream: Stream, began: str | None, first: Sequence[str] = (), accepted: Sequence[str] = ()) -> None:
-    """The last lines of a run: whether and when the pictures changed, and what to do.
-
-    `first` are those to label first; `accepted` were accepted before the alarm.
-    """
-    for line in stream.lines():
-        say(f"[yellow]{line}[/yellow]" if stream.alarm else line)
-    if began is not None:
-        labels = f"; label these first and fit --add them: {safe(', '.join(first))}" if first else ""
-        say(f"It began about {safe(began)}{labels}.")
-    if accepted:
-        say(f"Accepted before it was noticed, review these {len(accepted)}: {safe(', '.join(accepted))}")
 
 
 def _show(verdict: AnyVerdict | Unscored, json: bool) -> None:

@@ -9,6 +9,7 @@ from typing import IO
 from uuid import uuid4
 
 from looktwice.errors import DataError, shown
+from looktwice.model import AnyVerdict, Unscored, from_record
 from looktwice.ray import SOURCE, filesystem
 
 HEADER = "_looktwice.json"
@@ -19,7 +20,7 @@ class VerdictFolder:
 
     def __init__(self, folder: str) -> None:
         self._files, self._folder = filesystem(folder.rstrip("/"))
-        self._shown = shown(folder)
+        self.shown = shown(folder)
 
     def begin(self, header: dict[str, object]) -> None:
         """Create the folder, or resume one with the same header."""
@@ -32,12 +33,12 @@ class VerdictFolder:
                     file.write(text)
                 return
         if HEADER not in names:
-            raise DataError(f"{self._shown} holds other files; name another folder", code="file-exists")
+            raise DataError(f"{self.shown} holds other files; name another folder", code="file-exists")
         with self._files.open_input_stream(f"{self._folder}/{HEADER}") as known:
             same = known.read() == text
         if not same:
             raise DataError(
-                f"{self._shown} holds verdicts of another profile or other options; name another folder",
+                f"{self.shown} holds verdicts of another profile or other options; name another folder",
                 code="file-exists",
             )
 
@@ -71,6 +72,15 @@ class VerdictFolder:
                     pq.write_table(table, file)
         return done
 
+    def verdicts(self) -> Iterator[AnyVerdict | Unscored]:
+        """What the rows of all files say."""
+        import pyarrow.parquet as pq
+
+        for name in sorted(self._names()):
+            if name.endswith(".parquet"):
+                rows = pq.read_table(f"{self._folder}/{name}", filesystem=self._files).drop_columns(SOURCE).to_pylist()
+                yield from map(from_record, rows)
+
     def _names(self) -> set[str]:
         from pyarrow.fs import FileSelector, FileType
 
@@ -92,5 +102,5 @@ class VerdictFolder:
         except OSError as fault:
             why = " ".join(str(fault).split())[:200]
             raise DataError(
-                f"{self._shown} cannot be written ({why}); check its rights and the free space", code="file-unwritable"
+                f"{self.shown} cannot be written ({why}); check its rights and the free space", code="file-unwritable"
             ) from None

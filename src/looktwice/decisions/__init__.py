@@ -40,7 +40,7 @@ from looktwice.decisions.policy import (
 )
 from looktwice.decisions.profile import Profile, ProfileClassifier
 from looktwice.decisions.results import HeldOut, Result
-from looktwice.decisions.stored import ReviewFolder, doubtful, read, read_any, returned_labels, selected_by
+from looktwice.decisions.stored import ReviewFolder, doubtful, from_record, read, read_any, returned_labels, selected_by
 from looktwice.decisions.stream import ExpectedAccuracy, Monitor, Observation, Stream
 from looktwice.decisions.tagging import TagEvaluation, TagFigures, TagScores, held_out_scores, labelled_tags, left_out
 from looktwice.decisions.transferring import Transferred

@@ -16,6 +16,7 @@ from pydantic import Field, TypeAdapter
 from looktwice import files
 from looktwice.decisions.verdict import AnyVerdict, TagVerdict, Verdict
 from looktwice.decisions.verdict_files import COLUMNS_OF, record
+from looktwice.engine import Cause, Unscored
 from looktwice.errors import DataError
 from looktwice.files import ENDINGS
 
@@ -34,10 +35,8 @@ def read_any(path: Path) -> list[AnyVerdict]:
     """The verdicts in a file of `score` or in the review folder of a service, without unscored pictures."""
     place = path / VERDICTS if path.is_dir() else path
     try:
-        rows = (row for row in _rows(place) if row["kind"])
-        return [
-            _VERDICT.validate_python({name: cell for name, cell in row.items() if cell is not None}) for row in rows
-        ]
+        read = (from_record(row) for row in _rows(place))
+        return [verdict for verdict in read if not isinstance(verdict, Unscored)]
     except OSError as error:
         raise DataError(
             f"{str(place)!r} cannot be read ({error.strerror}); give a file that `score` wrote", code="file-unreadable"
@@ -47,6 +46,14 @@ def read_any(path: Path) -> list[AnyVerdict]:
         raise DataError(
             f"{str(place)!r} holds no verdicts ({why}); give a file that `score` wrote", code="file-malformed"
         ) from None
+
+
+def from_record(row: Mapping[str, object]) -> AnyVerdict | Unscored:
+    """The verdict in a row of a table, or why the picture has none: the inverse of `record`."""
+    fields = {name: cell for name, cell in row.items() if cell is not None}
+    if "cause" in fields:
+        return Unscored(str(row["name"]), Cause(str(row["cause"])), str(row["message"]), str(row["code"]))
+    return _VERDICT.validate_python(fields)
 
 
 def read(path: Path) -> list[Verdict]:

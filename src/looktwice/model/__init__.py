@@ -85,6 +85,7 @@ from looktwice.decisions import (
     check_teachable,
     doubtful as doubtful_verdicts,
     evaluate,
+    from_record,
     grid_of,
     guesses,
     held_out_scores,
