@@ -5,22 +5,17 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from io import StringIO
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-import numpy as np
 import pytest
-from rich.console import Console
 from support.engines import engine_for
-from support.workshop import write_pictures
 
 from looktwice.calibration import crossfit
 from looktwice.calibration.shares import Constant
 from looktwice.calibration.votes import Row, Votes
 from looktwice.classifiers.base import Answer, Limits, Pixels
-from looktwice.cli import console, demo
+from looktwice.cli import demo
 from looktwice.cli.console import Output, watched
 from looktwice.decisions.results import Result
 from looktwice.engine.budget import Budget
@@ -78,31 +73,15 @@ def test_a_classifier_that_rolls_dice_is_told_of_with_its_rate(
     assert (line in " ".join(capsys.readouterr().err.split())) == told
 
 
-def test_the_demo_shows_figures_prices_and_what_to_type_next(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_demo_shows_figures_prices_and_what_to_type_next(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [Row(str(i), "ant", ("ant" if i % 3 else "bee",)) for i in range(12)]
     votes = Votes.collect(rows, ("mirror",), ("ant", "bee"), 2).labelled(
         "bee" if i % 4 == 0 else "ant" for i in range(12)
     )
     best = crossfit.outcome(Constant().fit(votes), votes, "constant")
-    drawn = write_pictures(tmp_path / "pictures.npz", 12)
-    pictures = [replace(picture, truth=truth) for picture, truth in zip(drawn, votes.words, strict=True)]
     situations = [demo.Situation("labels", 9.0, 0.0135, 0.75, 0.05), demo.Situation("a coin", 1.0, 0.1, 0.0, None)]
-    demo.show(demo.Demo([Result.of(best)], situations, best, pictures, votes.vocabulary, Path("there")), as_json=False)
+    demo.show(demo.Demo([Result.of(best)], situations, 12, Path("there")), as_json=False)
     shown = capsys.readouterr()
     assert re.search(r"labels +9.0 +75 % +5.0 % +18.00 *\n", shown.out)
     assert re.search(r"a coin +1.0 +0 % +– +– *\n", shown.out)
-    assert "wrong: bee" in shown.out
-    assert "right" in shown.out
     assert "there/profile.json" in shown.err
-
-
-@pytest.mark.parametrize(("colours", "drawn"), [("truecolor", True), (None, False)])
-def test_pictures_are_drawn_only_where_there_are_colours(
-    monkeypatch: pytest.MonkeyPatch, colours: Literal["truecolor"] | None, drawn: bool
-) -> None:
-    shown = StringIO()
-    monkeypatch.setattr(console, "OUT", Console(file=shown, color_system=colours, force_terminal=drawn))
-    console.OUT.print(console.thumbnails([np.full((8, 8, 3), 200, np.uint8)], ["Coat 40%"]))
-    assert ("▀" in shown.getvalue(), "Coat 40%" in shown.getvalue()) == (drawn, True)

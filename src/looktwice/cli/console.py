@@ -14,14 +14,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from looktwice.errors import LookTwiceError, few
 from looktwice.model import (
@@ -281,32 +278,6 @@ def tag_table(scores: TagScores, title: str) -> Table:
 def _short(value: float) -> str:
     """Format with three decimals and no leading zero, to fit 80 columns."""
     return f"{value:.3f}".removeprefix("0")
-
-
-def thumbnails(pictures: Sequence[NDArray[np.uint8]], captions: Sequence[str], width: int = 24) -> Table:
-    """Small pictures side by side, two pixels a character, each above its caption; three fit 80 columns.
-
-    Without colours, in a file or a pipe, only the captions are printed.
-    """
-    import cv2
-
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for _ in pictures:
-        grid.add_column(width=width, no_wrap=True)
-    if OUT.color_system and not OUT.no_color:
-        small = (cv2.resize(pixels, (width, width), interpolation=cv2.INTER_AREA) for pixels in pictures)
-        grid.add_row(*map(_blocks, small))
-    grid.add_row(*captions)
-    return grid
-
-
-def _blocks(pixels: NDArray[np.generic]) -> Text:
-    text = Text()
-    for top, bottom in zip(pixels[::2], pixels[1::2], strict=False):
-        for upper, lower in zip(top, bottom, strict=True):
-            text.append("▀", style=f"rgb({','.join(map(str, upper))}) on rgb({','.join(map(str, lower))})")
-        text.append("\n")
-    return text
 
 
 def complain(unscored: Sequence[Unscored], most: int = 5) -> None:

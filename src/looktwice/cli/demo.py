@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Annotated, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.table import Table
 
 import looktwice as lt
@@ -40,9 +39,7 @@ from looktwice.model import (
     files,
     labelled,
     outcome,
-    percent,
     run as run_async,
-    save_votes,
 )
 
 FIT = 1000
@@ -92,10 +89,8 @@ class Demo:
 
     results: list[Result]
     situations: list[Situation]
-    best: Outcome
-    """The results of the profile on the test pictures."""
-    tested: list[Picture]
-    vocabulary: tuple[str, ...]
+    tested: int
+    """Pictures on which they were found."""
     folder: Path
 
 
@@ -130,11 +125,11 @@ async def _run(train: list[Picture], test: list[Picture], folder: Path) -> Demo:
             situations.append(Situation.of(name, found))
             if len(situations) == 2:
                 chosen = replace(found.outcome, name="jury, stopping early")
-                best, results = found, [Result.of(each) for each in (*outcomes, chosen)]
+                results = [Result.of(each) for each in (*outcomes, chosen)]
                 model.save(folder / "profile.json")
                 _write_report(folder, test, found, results)
     (folder / "costs.svg").write_text(costs_svg(situations), "utf-8")
-    return Demo(results, situations, best.outcome, test, best.collected.votes.vocabulary, folder)
+    return Demo(results, situations, len(test), folder)
 
 
 def _connect(folder: Path, model: str, more: str = "") -> Connected:
@@ -187,7 +182,7 @@ def _held_out(calibrator: Calibrator, collected: Collected) -> float:
 
 def _write_report(folder: Path, test: list[Picture], found: Evaluation, results: Sequence[Result]) -> None:
     votes = found.collected.votes
-    save_votes(folder / "votes.npz", votes)
+    votes.save(folder / "votes.npz")
     inputs = report.ReportInputs(
         found.profile,
         votes,
@@ -208,17 +203,14 @@ def costs_svg(situations: Sequence[Situation]) -> str:
 
 
 def show(demo: Demo, as_json: bool) -> None:
-    """Print the tables, the three least and most confident pictures, and the paths of the results."""
+    """Print the tables, and where the rest is."""
     if as_json:
         results = [result.model_dump() for result in demo.results]
         situations = [{**asdict(each), "cost": each.cost} for each in demo.situations]
         console.print_json({"folder": str(demo.folder), "results": results, "situations": situations})
         return
-    title = f"{len(demo.tested)} held-out pictures, with 95 % intervals"
+    title = f"{demo.tested} held-out pictures, with 95 % intervals"
     console.OUT.print(console.results_table(demo.results, title))
-    order = np.argsort(demo.best.confidence, kind="stable")
-    _gallery(demo, "Least confident", order[:3])
-    _gallery(demo, "Most confident", order[::-1][:3])
     console.OUT.print(_costs(demo.situations))
     say(f"Report: {demo.folder / 'index.html'}   Profile: {demo.folder / 'profile.json'}")
     called = f"{sys.executable} -m looktwice" if sys.argv[0].endswith("__main__.py") else sys.argv[0]
@@ -236,13 +228,3 @@ def _costs(situations: Sequence[Situation]) -> Table:
         cost = "–" if each.cost is None else f"{each.cost:.2f}"
         table.add_row(each.name, f"{each.queries:.1f}", f"{100 * each.accepted:.0f} %", wrong, cost)
     return table
-
-
-def _gallery(demo: Demo, heading: str, places: NDArray[np.intp]) -> None:
-    console.OUT.print(f"\n[bold]{heading}[/bold]")
-    captions = []
-    for i in places.tolist():
-        outcome = "right" if demo.best.correct[i] else f"wrong: {demo.tested[i].truth}"
-        verdict = f"{demo.vocabulary[demo.best.label[i]]} {percent(float(demo.best.confidence[i]))}"
-        captions.append(f"{verdict}\n[dim]{outcome}[/dim]")
-    console.OUT.print(console.thumbnails([demo.tested[i].image().pixels for i in places], captions))

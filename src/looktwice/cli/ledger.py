@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.progress import track
@@ -16,7 +16,6 @@ from looktwice.errors import ImageError
 from looktwice.model import Picture, Project, WorkingSize, files, maintenance
 
 TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
-By = Literal["day", "classifier"]
 PlaceOption = Annotated[
     str,
     Help(
@@ -37,54 +36,34 @@ ledger = typer.Typer(
 
 
 @ledger.command()
-def stats(
-    place: PlaceOption,
-    by: Annotated[By | None, Help(help="Group by this; by default by day and classifier.")] = None,
-    json: JsonOption = False,
-) -> None:
+def stats(place: PlaceOption, json: JsonOption = False) -> None:
     """Show queries and money by day and classifier."""
     days = maintenance.stats(place)
     if json:
-        columns: list[By] = [by] if by else ["day", "classifier"]
-        print_json([_record(group, columns) for group in _grouped(days, *columns).values()])
+        names = ("fingerprint", "description", "queries", "answered", "micros", *TOKENS)
+        print_json([{**{name: getattr(day, name) for name in names}, "day": day.day.isoformat()} for day in days])
         return
     show(f"Ledger {safe(_shown(place))}")
-    billed = any(day.input_tokens for day in days)
-    tables = {("",): days} if by else _grouped(days, "classifier")
-    for (title,), part in tables.items():
-        show(_table(title, by or "day", part, billed))
-    if len(tables) > 1:
-        show(_table("All classifiers", "day", days, billed))
+    billed, classifiers = any(day.input_tokens for day in days), dict[str, list[maintenance.DayCost]]()
+    for day in days:
+        classifiers.setdefault(safe(f"{day.description} {day.fingerprint}".strip()), []).append(day)
+    for title, spent in classifiers.items():
+        show(_table(title, spent, billed))
+    if len(classifiers) > 1:
+        show(_table("All classifiers", days, billed))
     say_next("write every answer as a row", "ledger", "export", "answers.csv", "--ledger", _shown(place))
 
 
-def _grouped(days: Sequence[maintenance.DayCost], *columns: By) -> dict[tuple[str, ...], list[maintenance.DayCost]]:
-    groups: dict[tuple[str, ...], list[maintenance.DayCost]] = {}
-    for day in days:
-        groups.setdefault(tuple(_heading(day, column) for column in columns), []).append(day)
-    return groups
-
-
-def _table(title: str, column: By, days: Sequence[maintenance.DayCost], billed: bool) -> Table:
-    """The sums of each group, and of all."""
+def _table(title: str, days: Sequence[maintenance.DayCost], billed: bool) -> Table:
+    """The sums of each day, and of all."""
     headings = ("queries", "answered", "money", *(("tokens in (cached)", "out") if billed else ()))
-    found = table(title, column, *headings)
-    for (key,), group in _grouped(days, column).items():
-        found.add_row(key, *_amounts(group, billed))
+    found, by_day = table(title, "day", *headings), dict[str, list[maintenance.DayCost]]()
+    for day in days:
+        by_day.setdefault(day.day.isoformat(), []).append(day)
+    for name, spent in by_day.items():
+        found.add_row(name, *_amounts(spent, billed))
     found.add_row("all", *_amounts(days, billed), style="bold")
     return found
-
-
-def _heading(day: maintenance.DayCost, column: By) -> str:
-    return day.day.isoformat() if column == "day" else safe(f"{day.description} {day.fingerprint}".strip())
-
-
-def _record(group: Sequence[maintenance.DayCost], columns: Sequence[By]) -> dict[str, object]:
-    first = group[0]
-    who = {"fingerprint": first.fingerprint, "description": first.description} if "classifier" in columns else {}
-    when = {"day": first.day.isoformat()} if "day" in columns else {}
-    names = ("queries", "answered", "micros", *TOKENS)
-    return {**who, **when, **{name: sum(getattr(day, name) for day in group) for name in names}}
 
 
 def _amounts(days: Sequence[maintenance.DayCost], billed: bool) -> list[str]:

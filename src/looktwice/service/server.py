@@ -233,14 +233,11 @@ async def answer(app: ASGIApp, limits: ServiceLimits, place: Place, listening: s
         raise LookTwiceError(
             f"the certificate or its key cannot be used: {error}; check both files", code="certificate-invalid"
         ) from None
-    lines = [f"Serving at {address(listening, secure=config.is_ssl)} (press Ctrl-C to stop)\n"]
-    if elsewhere := outside(listening, secure=config.is_ssl):
-        lines.append(f"From a phone or another machine on the network: {elsewhere}\n")
     server = uvicorn.Server(config)
     server.capture_signals = nullcontext  # type: ignore  # it would raise the signal again, before the ledger is closed
     with _ended_by_signals(server):  # before anybody is told that it serves
         with suppress(OSError):
-            sys.stderr.writelines(lines)
+            sys.stderr.write(f"Serving at {address(listening, secure=config.is_ssl)} (press Ctrl-C to stop)\n")
             sys.stderr.flush()
         await server.serve(sockets=[listening])
 
@@ -279,31 +276,12 @@ def listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
-ANYWHERE = {"0.0.0.0": ("127.0.0.1", "192.0.2.1"), "::": ("::1", "2001:db8::1")}  # noqa: S104
-"""Hosts that bind every address; the local host name; and a remote address."""
+ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+"""Hosts that stand for every address of this machine, and its own name for itself."""
 
 
 def address(listening: socket.socket, secure: bool) -> str:
     """The URL of the service on this machine."""
     host, port = listening.getsockname()[:2]
-    return _url(ANYWHERE[host][0] if host in ANYWHERE else host, port, secure)
-
-
-def outside(listening: socket.socket, secure: bool) -> str | None:
-    """The URL for other machines if the service binds every address; None otherwise, or without a network.
-
-    It is the address from which this machine would send to another one; nothing is sent.
-    """
-    host, port = listening.getsockname()[:2]
-    if host not in ANYWHERE:
-        return None
-    with socket.socket(listening.family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((ANYWHERE[host][1], 9))
-        except OSError:
-            return None
-        return _url(probe.getsockname()[0], port, secure)
-
-
-def _url(host: str, port: int, secure: bool) -> str:
+    host = ANYWHERE.get(host, host)
     return f"http{'s' if secure else ''}://{f'[{host}]' if ':' in host else host}:{port}/"
