@@ -101,23 +101,23 @@ def test_the_command_line_has_every_option(name: str) -> None:
 
 
 PYTHON = {
-    "fit": {"add": "blocking:Model.borrow"},
-    "look": {"burst": "blocking:Model.burst", "frames": "blocking:Model.burst"},
+    "fit": {"add": "model:Model.borrow"},
+    "look": {"burst": "model:Model.burst", "frames": "model:Model.burst"},
     "score": {"verify": "decisions.verdict_files:ScoreFile"},
     "evaluate": {},
     "check": {},
 }
 """What stands in Python for options of a command that its method of `Model` does not take."""
 FILES = {
-    "classifier": "blocking:Model",
-    "profile": "blocking:Model.load",
-    "out": "blocking:Model.save",
-    "votes": "calibration.storage:save",
+    "classifier": "model:Model",
+    "profile": "model:Model.load",
+    "out": "model:Model.save",
+    "votes": "calibration:Votes.save",
     "report": "report:write",
     "truths": "images.datasets:open_labelled",
     "truths_column": "images.datasets:open_labelled",
     "take": "images.datasets:open_labelled",
-    "dry_run": "blocking:Model.estimate",
+    "dry_run": "model:Model.estimate",
     "json": "decisions.evaluation:Evaluation.record",
     "json_log": "engine.query:Progress",
 }

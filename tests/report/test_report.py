@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import date
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
@@ -34,15 +33,11 @@ from looktwice.decisions import evaluation, fitting, planning
 from looktwice.decisions.collecting import Collected
 from looktwice.decisions.policy import ClaimTest, Policy
 from looktwice.decisions.profile import Profile
-from looktwice.engine.budget import MICRO
-from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.errors import DataError, ImageError
 from looktwice.images.collection import Picture, find
 from looktwice.images.image import Image, WorkingSize, encode_png
 from looktwice.report import ReportInputs, findings, gallery, page, saved, write
 from looktwice.report.inputs import judge, weigh
-from looktwice.transfer.latent import Cumulatives, describe
-from looktwice.transfer.noise import Measured, NoiseFile
 from looktwice.views import Panel
 
 PANEL = "mirror zoom:1.15 turn:-8 turn:8"
@@ -546,20 +541,11 @@ def test_a_place_that_cannot_be_written_is_one_line(profile: Profile, tmp_path: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "report.html"]
 
 
-# Cost and noise
+# Cost
 
 
-def test_the_ledger_is_summed_up_and_gives_the_price(profile: Profile, tested: Collected) -> None:
-    days = [
-        DayCost("test:1", "zoo", date(2026, 3, 1 + i), queries, 2500 * MICRO * queries, queries - 5)
-        for i in range(20)
-        for queries in (70, 30)
-    ]
-    days.append(DayCost("test:2", "other", date(2026, 3, 30), 7, 7_000_000 * MICRO, 7))
-    read = Read(page(inputs(tested, profile, days=days)))
-    table = read.tables["Ledger"]
-    assert len(table) == 1 + 14 + 1
-    assert table[-1] == ["all days, 6 not shown", "2,000", "5.00", "1,800"]
+def test_a_price_gives_what_the_answers_and_more_queries_cost(profile: Profile, tested: Collected) -> None:
+    read = Read(page(inputs(tested, profile, price_micros=2500)))
     text = near(read.text)
     assert all(figure in text for figure in ("3,000 queries", "7.50", "0.0025"))
     assert [row[5] for row in read.tables["Queries"][1:]] == ["2.50", "5.00", "7.50", "10.00", "12.50"]
@@ -567,18 +553,7 @@ def test_the_ledger_is_summed_up_and_gives_the_price(profile: Profile, tested: C
 
 def test_without_a_price_no_money_is_named(read: Read) -> None:
     assert "3,000 queries" in near(read.text)
-    assert "Ledger" not in read.tables
     assert len(read.tables["Queries"][1]) == 5
-
-
-def test_noise_of_an_open_model_is_drawn_and_tabled(profile: Profile) -> None:
-    noise = describe(Cumulatives.of(np.random.default_rng(0).normal(-1, 2, (50, 20))))
-    measured = Measured("rotation:20", 0.8, noise, noise, 0.1, 0.2)
-    file = NoiseFile(model="open.onnx", fingerprint="f", seed=0, pictures=50, digest="0", draws=20, noises=(measured,))
-    html = page(ReportInputs(profile, noise=file))
-    row = Read(html).row("Latent noise", "rotation:20")
-    assert row[1:3] == [f"{noise.var:.3f}", f"{noise.normal.ks:.3f}"]
-    assert row[5] == f"{noise.normal.a:.3g}"
 
 
 # Nothing in, nothing out
@@ -593,8 +568,7 @@ def hostile() -> str:
     profile = profiled(
         collected(300, labels=HOSTILE, seed=16), description="https://api.example.com/'\"<script>x</script>"
     )
-    days = [DayCost("test:1", "<script>", date(2026, 3, 1), 1, MICRO, 1)]
-    return page(inputs(test, profile, pictures=shots(test), days=days, title="<script>t</script> & 'co'"))
+    return page(inputs(test, profile, pictures=shots(test), title="<script>t</script> & 'co'"))
 
 
 def test_labels_names_and_descriptions_stay_text(hostile: str) -> None:
@@ -680,12 +654,11 @@ def test_evaluate_writes_the_report_and_the_report_command_the_same_numbers(fold
     done = run("evaluate", "clothes.npz", *asking, "--report", "first.html", "--max-error", "0.2", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "Report: first.html" in done.stderr
-    given = ["--votes", "votes.npz", "--pictures", "clothes.npz", "--ledger", "ledger.db", "--max-error", "0.2"]
+    given = ["--votes", "votes.npz", "--pictures", "clothes.npz", "--price", "0.001", "--max-error", "0.2"]
     again = run("report", *given, "-o", "second.html", cwd=folder)
     assert again.returncode == 0, again.stderr
     first, second = (Read((folder / name).read_text("utf-8")) for name in ("first.html", "second.html"))
     assert first.tables == second.tables
-    assert first.tables["Ledger"][-1][1] == "1,200"
     assert all(figure in near(first.text) for figure in ("600 queries", "0.6000", "0.0010"))
     assert "clothes.npz#" in first.text
 
@@ -738,8 +711,6 @@ def test_votes_about_no_picture_are_no_report_without_votes(folder: Path) -> Non
         ("profile", "none.json", "there is no profile"),
         ("votes", "none.npz", "there is no votes file"),
         ("votes", "clothes.npz", "is not a votes file"),
-        ("ledger", "none.db", "none.db"),
-        ("noise", "none.json", "there is no noise file"),
         ("pictures", "none", "no such file or folder"),
         ("out", "profile.json/report.html", "there is no folder"),
     ],

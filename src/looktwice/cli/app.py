@@ -12,8 +12,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
-from looktwice import __version__
-
 COMMANDS = {
     "demo": ("demo", "Try it on embedded classifiers and 2,000 pictures."),
     "check": ("check", "Query one picture three times: latency, price, repeatability."),
@@ -134,7 +132,9 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"looktwice {__version__}")
+        from importlib.metadata import version
+
+        typer.echo(f"looktwice {version('looktwice')}")
         raise typer.Exit
 
 

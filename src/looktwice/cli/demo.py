@@ -203,7 +203,7 @@ def costs_svg(situations: Sequence[Situation]) -> str:
 
 
 def show(demo: Demo, as_json: bool) -> None:
-    """Print the tables, and where the rest is."""
+    """Print the tables and the paths of the results."""
     if as_json:
         results = [result.model_dump() for result in demo.results]
         situations = [{**asdict(each), "cost": each.cost} for each in demo.situations]

@@ -60,7 +60,6 @@ from looktwice.model import (
     missing_sentence,
     needs,
     remarks,
-    save_votes,
 )
 from looktwice.report import ReportInputs, saved_inputs, write
 
@@ -102,12 +101,12 @@ def evaluate(
     found = watch(model, len(labelled), output, work)
     collected = found.collected
     if votes:
-        save_votes(votes, collected.votes)
+        collected.votes.save(votes)
     complain(collected.unscored)
     tell_duplicates(collected)
     if report:
         inputs = ReportInputs(found.profile, collected.votes, labelled, policy, collected.descriptors)
-        _write(report, replace(inputs, days=model.days(), price_micros=model.limits.price_micros), decide)
+        _write(report, replace(inputs, price_micros=model.typical_price()), decide)
     if output.json:
         print_json(found.record())
     elif model.kind == "tags":
@@ -130,9 +129,7 @@ def report(
     pictures: Annotated[
         Path | None, Help(help="The pictures of these votes, to show some of them in the report.")
     ] = None,
-    noise: Annotated[Path | None, Help(help="The file that `looktwice noise` wrote for an open model.")] = None,
-    ledger: Annotated[Path | None, Help(help="The ledger, to report what was spent.")] = None,
-    price: Annotated[str | None, Help(help="Price of one query, if the ledger does not have it.")] = None,
+    price: Annotated[float, Help(help="Price of one query.", min=0)] = 0.0,
     out: Annotated[Path, Help("--out", "-o", help="Where to write the report.")] = Path("report.html"),
 ) -> None:
     """Write a report about a profile and saved votes. Sends no queries.
@@ -145,7 +142,7 @@ def report(
     """
     check_outputs((), report=out)
     loaded = Profile.load(profile)
-    inputs = saved_inputs(loaded, votes, pictures, noise, ledger, price)
+    inputs = saved_inputs(loaded, votes, pictures, round(1e6 * price))
     _write(out, replace(inputs, policy=decide.of(loaded)), decide)
     say_next("serve it, with a page on which to drop pictures", "serve", "-p", profile)
 

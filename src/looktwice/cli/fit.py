@@ -58,7 +58,6 @@ from looktwice.model import (
     held_out_scores,
     left_out,
     named,
-    save_votes,
     search_queries,
 )
 from looktwice.report import ReportInputs, write as write_report
@@ -259,7 +258,7 @@ def listener(
         unscored.extend(collected.unscored)
         complain(collected.unscored)
         if votes:
-            save_votes(votes, collected.votes)
+            collected.votes.save(votes)
         if collected.kind == "tags":
             tell_tags(collected, known)
         else:

@@ -7,13 +7,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
-from looktwice import __version__, files
+from looktwice import files
 from looktwice.calibration import (
     ONE_QUERY,
     AdaptiveJury,
@@ -142,7 +143,7 @@ class Profile(Part):
     kind: AnswerKind = "label"
     """The kind of answer. For tags, the vocabulary holds the tags, the calibrator is a `TagJury`, and `held_out` has
     the probability and the truth of each tag for each picture."""
-    looktwice: str = Field(default_factory=lambda: __version__)
+    looktwice: str = Field(default_factory=lambda: version("looktwice"))
     classifier: str
     """The classifier as it was described; credentials are named by their environment variables."""
     fingerprint: str

@@ -24,7 +24,6 @@ from looktwice.calibration import (
     cross_fit,
     metrics,
     outcome,
-    save as save_votes,
 )
 from looktwice.classifiers import (
     AnswerKind,
@@ -46,9 +45,11 @@ from looktwice.decisions import (
     COLUMNS_OF as VERDICT_COLUMNS_OF,
     FALSE_ALARMS,
     LADDER,
+    LEAST_IN_BIN,
     MAX_ERROR,
     SHARES,
     AnyVerdict,
+    BinCoverage,
     ClaimTest,
     Collected,
     DecisionOptions,
@@ -80,7 +81,9 @@ from looktwice.decisions import (
     Unfamiliar,
     Verdict,
     alternatives,
+    baselines,
     best_estimate,
+    bin_coverage,
     can_be_made,
     check_teachable,
     doubtful as doubtful_verdicts,
@@ -90,6 +93,7 @@ from looktwice.decisions import (
     guesses,
     held_out_scores,
     is_unfamiliar,
+    labelled_tags,
     labelled_votes,
     least_error,
     left_out,
@@ -105,6 +109,7 @@ from looktwice.decisions import (
     search_queries,
     selected_by,
     selection_level,
+    tagging,
 )
 from looktwice.engine import (
     OFF,
@@ -127,12 +132,15 @@ from looktwice.images import (
     FILE_COLUMNS,
     FRAMES,
     MAX_PIXELS,
+    PHOTO,
+    SMALL,
     Image,
     Picture,
     PicturesLike,
     WorkingSize,
     data_url,
     decode,
+    descriptor,
     encode_jpeg,
     encode_png,
     find,
@@ -154,8 +162,8 @@ from looktwice.model.model import AsyncModel
 from looktwice.model.options import NUMBERS, WHOLE, AskKeywords, AskOptions, run
 from looktwice.model.project import FILE as PROJECT_FILE, Project, write_names
 from looktwice.model.signals import ReceivedSignals, leave_soon, stopping_signals
-from looktwice.transfer import NoiseFile, drawn as draw_noise, measure as measure_noise
-from looktwice.views import GENERAL, Panel, panel_of
+from looktwice.transfer import NoiseFile, Pupil, drawn as draw_noise, measure as measure_noise
+from looktwice.views import GENERAL, Panel, View, panel_of, questions, render
 
 BOUNDS: dict[str, tuple[float | None, float | None]] = {
     **{name: (least, None) for name, least in {**WHOLE, **NUMBERS}.items()},

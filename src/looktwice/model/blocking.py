@@ -324,7 +324,6 @@ class Model:
     sends_to = _passed_on(AsyncModel.sends_to)
     labels_missing = _passed_on(AsyncModel.labels_missing)
     monitor = _passed_on(AsyncModel.monitor)
-    reliability_svg = _passed_on(AsyncModel.reliability_svg)
     rendered = _passed_on(AsyncModel.rendered)
     strictest_guarantee = _passed_on(AsyncModel.strictest_guarantee)
     unavailable = _passed_on(AsyncModel.unavailable)

@@ -12,7 +12,7 @@ from typing import Self, Unpack, cast
 
 import numpy as np
 
-from looktwice.calibration import metrics, powered
+from looktwice.calibration import powered
 from looktwice.classifiers import Pixels, trust
 from looktwice.decisions import (
     DecisionKeywords,
@@ -47,7 +47,6 @@ from looktwice.model.connection import Classifiers, ShowProgress, of_profile
 from looktwice.model.learning import Learner, labelled
 from looktwice.model.options import AskKeywords, AskOptions
 from looktwice.model.project import Project
-from looktwice.plots import figures
 from looktwice.views import Panel, panel_of, questions, render
 
 NO_LABEL = Cause.NO_LABEL.code
@@ -171,16 +170,6 @@ class AsyncModel(Learner):
             digest = self.profile.digest
             await self.engine.ledger.change(partial(Transaction.set_alarm, profile=digest, alarm=None))
         self._policies = {}
-
-    def reliability_svg(self, options: DecisionOptions = DEFAULTS) -> str:
-        """The reliability diagram of the labelled pictures on held-out folds; an empty one where none are known."""
-        held_out = self.fitted().held_out if self.kind == "tags" else self.policy(options).held_out
-        if not held_out.correct:
-            return '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1" width="0" height="0"></svg>'
-        curve = metrics.reliability(*held_out.arrays())
-        if self.kind == "tags":
-            return tagging.reliability_svg(*held_out.arrays())
-        return figures.reliability_svg(curve, title="Confidence and how often it was right")
 
     def rendered(self, picture: PictureLike, options: DecisionOptions = DEFAULTS) -> Iterator[Pixels]:
         """Render the views of a picture, in the order of the panel."""

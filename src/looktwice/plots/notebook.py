@@ -7,7 +7,6 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from looktwice import files
 from looktwice.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ class Drawing(str):
 
     def save(self, path: str | Path) -> None:
         """Write it as an .svg file."""
-        files.write(Path(path), self)
+        Path(path).write_text(self, "utf-8")
 
 
 def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

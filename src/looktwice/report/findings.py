@@ -21,7 +21,6 @@ from looktwice.calibration import (
     LabelledVotes,
     Naive,
     Outcome,
-    Votes,
     base_tally,
     crossfit,
     draws,
@@ -30,8 +29,7 @@ from looktwice.calibration import (
     metrics,
     risk,
 )
-from looktwice.decisions import LEAST_IN_BIN, BinCoverage, ClaimTest, HeldOut, Policy, Profile, bin_coverage, planning
-from looktwice.engine.ledger.maintenance import DayCost
+from looktwice.model import LEAST_IN_BIN, BinCoverage, ClaimTest, HeldOut, Policy, Profile, bin_coverage, missing_labels
 from looktwice.report.inputs import Evidence, Judged
 
 MAX_ERRORS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
@@ -77,7 +75,7 @@ def guarantees(evidence: Evidence, asked: Floats, max_error: float, level: float
         if threshold is not None:
             found.append(_above(threshold, evidence, asked, error))
             continue
-        missing = planning.missing_labels([ClaimTest([Claim(error)], answers, level)])
+        missing = missing_labels([ClaimTest([Claim(error)], answers, level)])
         expected = estimate(evidence.confidence, evidence.correct, error)
         found.append(Guarantee(error, None, 0.0, None, missing, expected))
     return found
@@ -277,29 +275,3 @@ def familiarity_note(policy: Policy, judged: Judged, descriptors: Mapping[str, F
         by = "by their answers alone" if policy.answers else "not at all"
         return f"Pictures were compared with the labelled ones {by}: votes hold no pixels; name the pictures as well."
     return ""
-
-
-# Cost ----------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Cost:
-    """The queries and price of the answers."""
-
-    pictures: int
-    queries: int
-    """One for each picture, and one for each view that has an answer."""
-    micros: int
-    """The price of queries; 0 if they are free or the price is not known."""
-
-
-def cost(votes: Votes, price_micros: int) -> Cost:
-    """The queries and price of these votes, however many of them came from the ledger."""
-    queries = len(votes) + int((votes.views != MISSING).sum())
-    return Cost(len(votes), queries, queries * price_micros)
-
-
-def price(days: Sequence[DayCost], given: int) -> int:
-    """Millionths that a query costs: as given, else the mean that the ledger has paid, 0 if nothing is known."""
-    queries = sum(day.queries for day in days)
-    return given or (round(sum(day.picos for day in days) / 1e6 / queries) if queries else 0)

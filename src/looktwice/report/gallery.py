@@ -13,11 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.calibration import MISSING, AdaptiveJury, Calibrator, Codes, Jury, Votes
-from looktwice.decisions import Policy
 from looktwice.errors import DataError, ImageError
-from looktwice.images import PHOTO, SMALL, Image, Picture, data_url, find, shrunk
+from looktwice.model import PHOTO, SMALL, Image, Panel, Picture, Policy, View, data_url, find, questions, render, shrunk
 from looktwice.report.inputs import Judged
-from looktwice.views import Panel, View, questions, render
 
 SIDE = 144
 """Pixels of the longer side of a thumbnail, at most."""

@@ -9,12 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.calibration import Codes, Constant, Floats, Jury, LabelledVotes, Naive, Outcome, Votes, crossfit
-from looktwice.decisions import MAX_ERROR, Policy, Profile, Result, TagPolicy, baselines, labelled_tags
-from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.errors import DataError
-from looktwice.images import Picture
-from looktwice.transfer import NoiseFile, Pupil
-from looktwice.views import Panel
+from looktwice.model import (
+    MAX_ERROR,
+    Panel,
+    Picture,
+    Policy,
+    Profile,
+    Pupil,
+    Result,
+    TagPolicy,
+    baselines,
+    labelled_tags,
+)
 
 Bools = NDArray[np.bool_]
 
@@ -36,11 +43,7 @@ class ReportInputs:
     descriptors: Mapping[str, Floats] = field(default_factory=dict)
     """What kind of picture each of the votes' pictures is, by its digest, if known."""
     results: Sequence[Result] = ()
-    """The rows of the results table; by default the calibrator and the naive and constant baselines."""
-    noise: NoiseFile | None = None
-    """The noise of the views in the latent space of an open model."""
-    days: Sequence[DayCost] = ()
-    """The spend by the ledger."""
+    """The rows of the table of figures; the calibrator beside full and constant trust if empty."""
     price_micros: int = 0
     """Millionths of the currency that a query costs; 0 where it is free or not known."""
     max_error: float = MAX_ERROR

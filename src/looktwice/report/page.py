@@ -6,10 +6,7 @@ import json
 import platform
 import re
 import shlex
-from collections.abc import Sequence
 from importlib.metadata import version
-from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
 from typing import cast
 
@@ -17,16 +14,13 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from looktwice import __version__, files
-from looktwice.calibration import Claim, metrics
-from looktwice.decisions import DecisionOptions, Profile, TagPolicy, planning, tagging
-from looktwice.engine.ledger.maintenance import DayCost
+from looktwice.calibration import MISSING, Claim, metrics
 from looktwice.errors import DataError
+from looktwice.model import DecisionOptions, Profile, TagPolicy, files, missing_sentence, tagging
 from looktwice.plots import Line, figures, upward
 from looktwice.report import findings, gallery
 from looktwice.report.findings import Guarantee
 from looktwice.report.inputs import Judged, ReportInputs, judge, tag_evidence, weigh
-from looktwice.transfer import drawn
 
 FIGURES = {
     "accuracy": ("Accuracy", "↑", "how often the answer is right"),
@@ -35,10 +29,6 @@ FIGURES = {
     "brier": ("Brier", "↓", "squared distance between the distribution and the truth, from 0 to 2"),
     "nll": ("NLL", "↓", "surprise at the truth; one certain mistake costs much"),
 }
-DAYS = 14
-"""Days of the ledger that are listed."""
-NOISES = 6
-"""Views whose latent noise is drawn."""
 SPACE = "\u00a0"
 """Keeps a number and its unit on one line."""
 PARTS = ("numpy", "scipy", "opencv-python-headless", "pillow")
@@ -91,11 +81,8 @@ def page(inputs: ReportInputs) -> str:
         "classes": classes[: findings.CLASSES],
         "more_classes": max(0, len(classes) - findings.CLASSES),
         **_pictures(inputs, judged),
-        **_cost(inputs, judged),
-        "noise": inputs.noise,
-        "noise_charts": [
-            _drawn(drawn(n.noise, n.view)) for n in (inputs.noise.noises if inputs.noise else ())[:NOISES]
-        ],
+        "rate": inputs.price_micros,
+        "asked": len(judged.votes) + int((judged.votes.views != MISSING).sum()) if judged else 0,
         "facts": _facts(inputs),
         "commands": _commands(inputs),
     }
@@ -113,7 +100,7 @@ def _tag_page(inputs: ReportInputs) -> str:
         "profile": profile,
         "source": source,
         "scores": tagging.scores(probability, truths, policy),
-        "missing": planning.missing_sentence(claims, policy.claim_tests(claims, profile, inputs.level)),
+        "missing": missing_sentence(claims, policy.claim_tests(claims, profile, inputs.level)),
         "expected": tagging.scores(probability, truths, expected).done,
         "basis": policy.basis,
         "reliability": _drawn(tagging.reliability_svg(probability, truths)),
@@ -197,25 +184,6 @@ def _pictures(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
     }
 
 
-def _cost(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
-    own = [day for day in inputs.days if day.fingerprint == inputs.profile.fingerprint]
-    days = [(day, _total(list(spent))) for day, spent in groupby(own, key=attrgetter("day"))]
-    rate = findings.price(own, inputs.price_micros)
-    return {
-        "cost": findings.cost(judged.votes, rate) if judged else None,
-        "rate": rate,
-        "days": days[-DAYS:],
-        "more_days": max(0, len(days) - DAYS),
-        "spent": _total(own),
-        "others": len({day.fingerprint for day in inputs.days} - {inputs.profile.fingerprint}),
-    }
-
-
-def _total(days: Sequence[DayCost]) -> dict[str, int]:
-    counts = ("queries", "micros", "answered", "input_tokens", "output_tokens", "cached_tokens")
-    return {key: sum(getattr(day, key) for day in days) for key in counts}
-
-
 # To do it again ------------------------------------------------------------------------------------------------------
 
 
@@ -232,7 +200,7 @@ def _facts(inputs: ReportInputs) -> dict[str, str]:
         "calibrator": str(profile.calibrator["family"]),
         "labelled pictures": f"{profile.pictures:,}",
         "profile made by": f"looktwice {profile.looktwice}",
-        "report made by": f"looktwice {__version__}, Python {platform.python_version()}, {packages}",
+        "report made by": f"looktwice {version('looktwice')}, Python {platform.python_version()}, {packages}",
     }
 
 

@@ -6,39 +6,32 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from looktwice.calibration import Floats, LabelledVotes, Votes, storage
-from looktwice.decisions import Profile
-from looktwice.engine import Money, maintenance, micros
+from looktwice.calibration import Floats, LabelledVotes, Votes
 from looktwice.errors import DataError, ImageError
-from looktwice.images import Picture, datasets, descriptor, find
+from looktwice.model import Picture, Profile, descriptor, find, open_all_labelled
 from looktwice.report.inputs import ReportInputs
-from looktwice.transfer import NoiseFile
 
 
 def saved_inputs(
     profile: Profile,
     votes: Path | None = None,
     pictures: Path | None = None,
-    noise: Path | None = None,
-    ledger: Path | None = None,
-    price: Money | None = None,
+    price_micros: int = 0,
 ) -> ReportInputs:
     """The inputs of a report, read from the files that commands wrote."""
     shown: Sequence[Picture] = []
     if pictures:
         try:
-            shown = datasets.open_labelled(pictures)
+            shown = open_all_labelled([pictures])
         except DataError:
             shown = find([pictures])
-    saved = storage.load(votes) if votes else None
+    saved = Votes.load(votes) if votes else None
     return ReportInputs(
         profile,
         None if saved is None else _labelled(saved, shown),
         shown,
         descriptors={} if saved is None else described(saved, shown, profile),
-        noise=NoiseFile.load(noise) if noise else None,
-        days=maintenance.stats(ledger) if ledger else (),
-        price_micros=micros(price) if price else 0,
+        price_micros=price_micros,
     )
 
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
+from importlib.metadata import version
 from pathlib import Path
 
 from fastapi import Depends, FastAPI, Request
@@ -20,7 +21,6 @@ from starlette.requests import ClientDisconnect
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from looktwice import __version__
 from looktwice.errors import ImageError, LookTwiceError
 from looktwice.model import AsyncModel, DecisionOptions, OnAnswer, Picture, Pixels, ReviewFolder, Verdict
 from looktwice.service import ServiceLimits, bodies, documentation, events, profiles
@@ -30,6 +30,8 @@ from looktwice.service.looks import Looks
 from looktwice.service.metrics import Metrics
 from looktwice.service.replies import Refusal
 
+NO_FIGURE = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1" width="0" height="0"></svg>'
+"""In place of a reliability diagram where no labelled picture is known."""
 LOG = logging.getLogger("looktwice.service")
 OPEN = ("/healthz", "/readyz")
 """Paths that need no token, besides the files of the page."""
@@ -63,7 +65,7 @@ def build(settings: ServiceSettings) -> ASGIApp:
 
     app = FastAPI(
         title="looktwice",
-        version=__version__,
+        version=version("looktwice"),
         summary="How far to trust a black-box image classifier, picture by picture.",
         lifespan=lifespan,
         docs_url=None,  # they would fetch scripts from elsewhere
@@ -195,7 +197,8 @@ class _Looking:
 
 
 def _add_profile(app: FastAPI, looks: Looks, settings: ServiceSettings) -> None:
-    figure = settings.model.reliability_svg(settings.decide)
+    fitted = settings.model.fitted()
+    figure = fitted.plot_reliability() if fitted.held_out.correct else NO_FIGURE
     missing = settings.model.labels_missing(settings.decide)
 
     @app.get("/v1/profile", tags=["profile"], **documentation.PROFILE)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from looktwice import __version__
 from looktwice.model import Channel, Verdict
 from looktwice.service.guards import Counters
 from looktwice.service.looks import Looks
@@ -73,7 +73,7 @@ class Metrics(Counters, Collector):
         """The current metrics of the model and the monitor."""
         looks, model = self._looks, self._looks.model
         about = {
-            "version": __version__,
+            "version": version("looktwice"),
             "classifier": public(model.description),
             "fingerprint": model.fitted().fingerprint,
         }

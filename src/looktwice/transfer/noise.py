@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from looktwice import __version__, files
+from looktwice import files
 from looktwice.calibration import Cumulative, Gaussian, Transfer
 from looktwice.errors import DataError, ImageError, ViewError, shown
 from looktwice.images import Image, Picture
@@ -186,7 +187,7 @@ class NoiseFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_version: Literal[1] = 1
-    looktwice: str = __version__
+    looktwice: str = Field(default_factory=lambda: version("looktwice"))
     model: str
     """The open model as it was described."""
     fingerprint: str
