@@ -411,13 +411,6 @@ def test_a_format_whose_library_is_missing_costs_nothing(
     assert refused(bench, *words, PYTHONPATH=path) == "extra-missing"
 
 
-def test_a_full_disk_is_told_before_anything_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files.check_writable(tmp_path / "out.csv")
-    monkeypatch.setattr(files, "FREE_BYTES", 10**18)
-    with pytest.raises(DataError, check=coded("disk-full")):
-        files.check_writable(tmp_path / "out.csv")
-
-
 # --- cells of tables
 
 

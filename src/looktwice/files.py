@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 HOLDER = b"looktwice in process "
-"""The beginning of looktwice's lock files."""
-FREE_BYTES = 10_000_000
-"""The free space that a result needs, in bytes."""
+"""How a lock begins that looktwice made."""
 LOCKED = (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
 """The system's error numbers for a lock held by another process."""
 
@@ -77,16 +75,12 @@ def check_writable(path: Path, kinds: Sequence[str] = ()) -> None:
     try:
         if path.exists():
             path.open("ab").close()
-        with tempfile.TemporaryFile(dir=folder):
-            free = shutil.disk_usage(folder).free
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise DataError(
             f"{str(path)!r} cannot be written ({error.strerror}); change its rights or name another",
             code="file-unwritable",
         ) from None
-    if free < FREE_BYTES:
-        shortage = f"{free / 1e6:.1f} MB are free where {str(path)!r} is to go, and {FREE_BYTES / 1e6:.0f} are needed"
-        raise DataError(f"{shortage}; free some space", code="disk-full")
 
 
 def data_folder() -> Path:

@@ -20,7 +20,7 @@ from support.verdicts import verdict
 from support.workshop import command, run
 from test_label_page import CHROMIUM, browser, inspect, offered, press, unpack, window
 
-from looktwice.cli import label as cli_label
+from looktwice import service
 from looktwice.cli.app import app
 from looktwice.decisions.stored import doubtful, expected_cost, read
 from looktwice.errors import DataError, MissingExtra
@@ -226,7 +226,7 @@ def test_ctrl_c_ends_a_page_as_it_should_end_and_names_the_next_command_if_there
 
 def test_without_a_server_nothing_is_begun(scored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "looktwice.labelling.app", None)
-    monkeypatch.setattr(cli_label, "PARTS", {"looktwice.labelling.app"})  # as if that were a part that is missing
+    monkeypatch.setattr(service, "PARTS", {"looktwice.labelling.app"})  # as if that were a part that is missing
     with pytest.raises(MissingExtra, check=coded("extra-missing")):
         app(["review", str(scored / "verdicts.csv"), str(scored / "photos"), "-o", str(tmp_path / "labels.csv")])
     assert list(tmp_path.iterdir()) == []

@@ -34,7 +34,8 @@ from looktwice.decisions.policy import DecisionOptions
 from looktwice.images.collection import labelled
 from looktwice.images.image import encode_png
 from looktwice.model.options import AskOptions
-from looktwice.service import Place, ServiceLimits, run
+from looktwice.service import Place, ServiceLimits
+from looktwice.service.server import run
 from looktwice.views import Panel
 from support import forked
 from support.workshop import start

@@ -20,7 +20,7 @@ from looktwice.cli.options import (
     find_pictures,
     serves,
 )
-from looktwice.errors import DataError, MissingExtra, few
+from looktwice.errors import DataError, few
 from looktwice.labelling.audit import Audit
 from looktwice.labelling.labels import Labels
 from looktwice.labelling.queue import shuffled
@@ -38,8 +38,9 @@ from looktwice.model import (
     read_any,
     read_verdicts,
 )
-from looktwice.service import PARTS, Place
+from looktwice.service import Place, load
 
+PAGE = "looktwice.labelling.app"
 VerdictsArgument = Annotated[
     Path, typer.Argument(help="Verdicts written by score, or a folder filled by serve --review.", show_default=False)
 ]
@@ -80,7 +81,7 @@ def label(
     with nullcontext() if asking else no_keys_needed():
         model = AsyncModel(named(classifier), options=ask)
     by_name = {picture.name: picture for picture in find_pictures([pictures], take)}
-    check_server()
+    load(PAGE)  # before a file for labels is made
     if asking and ask.batch:
         raise DataError(
             "the page asks a few pictures ahead, and a batch takes up to a day; leave --batch out, or label with "
@@ -130,7 +131,7 @@ def review(
 
       looktwice review kept-by-the-service/
     """
-    check_server()
+    load(PAGE)  # before a file for labels is made
     doubtful = doubtful_verdicts(read_any(verdicts), dict(map(_cost, cost or ())))
     folder, shown = _pictures(verdicts, pictures, [verdict.name for verdict in doubtful])
     if not doubtful:
@@ -169,7 +170,7 @@ def audit(
 
       looktwice audit verdicts.csv photos/
     """
-    check_server()
+    load(PAGE)  # before a file for labels is made
     found = read_verdicts(verdicts)
     audited = Audit.from_verdicts(found, seed)
     folder, shown = _pictures(verdicts, pictures, audited.order())
@@ -218,20 +219,9 @@ def _cost(text: str) -> tuple[str, float]:
         ) from None
 
 
-def check_server() -> None:
-    """Check that the page can be served before a labels file is created."""
-    try:
-        import looktwice.labelling.app  # noqa: F401
-    except ModuleNotFoundError as error:
-        if error.name not in PARTS:
-            raise
-        raise MissingExtra("HTTP services", "serve") from None
-
-
 def serve(session: LabellingSession, title: str, purpose: str, command: Sequence[str], place: Place) -> None:
-    """Serve the page until a signal, then print the next command and its purpose."""
-    from looktwice.labelling import app
-
+    """Serve the page until the process gets a signal, then print the command that follows, and what it is for."""
+    app = load(PAGE)
     try:
         app.run(session, app.Work(title, shlex.join(command)), place)
     finally:

@@ -50,4 +50,4 @@ def serve(
         reviews=most_reviews,
     )
     place = replace(place, certificate=tls_cert, key=tls_key)
-    service.run(profile, others(classifier), decide, ask, place, limits, review)
+    service.load("looktwice.service.server").run(profile, others(classifier), decide, ask, place, limits, review)

@@ -111,26 +111,26 @@ async def show_bar(engine: QueryEngine, total: int | None, spending: Spending) -
             line = " · ".join([*parts, _line(engine, started)])
             bar.update(task, text=line[: max(20, ERR.width - BAR - 2)])
 
-        try:
-            while True:
-                update()
-                await asyncio.sleep(0.1)
-        finally:
-            update()
+        await _repeated(update)
 
 
 def callback_display(callback: Callable[[Run], None]) -> Show:
     """Calls a function with the progress of the run, ten times per second and at the end."""
 
     async def show(engine: QueryEngine, _total: int | None, _spending: Spending) -> None:
-        try:
-            while True:
-                callback(replace(engine.progress))
-                await asyncio.sleep(0.1)
-        finally:
-            callback(replace(engine.progress))
+        await _repeated(lambda: callback(replace(engine.progress)))
 
     return show
+
+
+async def _repeated(tell: Callable[[], None]) -> None:
+    """Tell ten times a second, and once more at the end."""
+    try:
+        while True:
+            tell()
+            await asyncio.sleep(0.1)
+    finally:
+        tell()
 
 
 async def log_lines(engine: QueryEngine, total: int | None, spending: Spending) -> None:

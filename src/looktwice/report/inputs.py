@@ -43,7 +43,7 @@ class ReportInputs:
     descriptors: Mapping[str, Floats] = field(default_factory=dict)
     """What kind of picture each of the votes' pictures is, by its digest, if known."""
     results: Sequence[Result] = ()
-    """The rows of the table of figures; the calibrator beside full and constant trust if empty."""
+    """The rows of the results table; by default the calibrator and the naive and constant baselines."""
     price_micros: int = 0
     """Millionths of the currency that a query costs; 0 where it is free or not known."""
     max_error: float = MAX_ERROR

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 from looktwice.errors import MissingExtra
-
-if TYPE_CHECKING:
-    from looktwice.model import AskOptions, Classifiers, DecisionOptions
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,6 @@ class ServiceLimits:
     """The most bytes of stored pictures."""
 
 
-__all__ = ["Place", "ServiceLimits", "run"]
-
 PARTS = {"fastapi", "httptools", "prometheus_client", "python_multipart", "starlette", "uvicorn"}
 
 
@@ -65,20 +61,11 @@ class Place:
     key: Path | None = None
 
 
-def run(
-    profile: Path,
-    classifiers: Classifiers | None,
-    decide: DecisionOptions,
-    ask: AskOptions,
-    place: Place,
-    limits: ServiceLimits,
-    review: Path | None = None,
-) -> None:
-    """Serve until a signal; `review` is a folder for pictures that need review."""
+def load(module: str) -> ModuleType:
+    """A module that needs the extra `serve`; an error says so where that is not installed."""
     try:
-        from looktwice.service import server
+        return import_module(module)
     except ModuleNotFoundError as error:
         if error.name not in PARTS:
             raise
         raise MissingExtra("HTTP services", "serve") from None
-    server.run(profile, classifiers, decide, ask, place, limits, review)
