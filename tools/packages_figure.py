@@ -1,5 +1,7 @@
 """Draws docs/packages.svg: the packages in their layers, and who imports whom, read from the code.
 
+An import that follows from others, as a third package from a second that the first imports, is left out.
+
 python tools/packages_figure.py > docs/packages.svg
 """
 
@@ -43,7 +45,13 @@ def imports(packages: list[str]) -> set[tuple[str, str]]:
         return module.split(".")[1] if "." in module else ""
 
     pairs = {(package(a), package(b)) for a in graph.modules for b in graph.find_modules_directly_imported_by(a)}
-    return {(a, b) for a, b in pairs if a != b and a in packages and b in packages and b not in EVERYWHERE}
+    found = {(a, b) for a, b in pairs if a != b and a in packages and b in packages and b not in EVERYWHERE}
+    below = {package: {b for a, b in found if a == package} for package in packages}
+
+    def reached(package: str) -> set[str]:
+        return below[package].union(*map(reached, below[package]))
+
+    return {(a, b) for a, b in found if not any(b in reached(between) for between in below[a])}
 
 
 def draw() -> str:

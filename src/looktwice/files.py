@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 HOLDER = b"looktwice in process "
-"""How a lock begins that looktwice made."""
+"""The beginning of looktwice's lock files."""
 LOCKED = (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
 """The system's error numbers for a lock held by another process."""
 

@@ -220,7 +220,7 @@ def _cost(text: str) -> tuple[str, float]:
 
 
 def serve(session: LabellingSession, title: str, purpose: str, command: Sequence[str], place: Place) -> None:
-    """Serve the page until the process gets a signal, then print the command that follows, and what it is for."""
+    """Serve the page until a signal, then print the next command and its purpose."""
     app = load(PAGE)
     try:
         app.run(session, app.Work(title, shlex.join(command)), place)
