@@ -337,7 +337,11 @@ class Profile(Part):
         return notebook.frame(result.record() for result in self.results)
 
     def plot_reliability(self) -> Drawing:
-        """Confidence against accuracy on held-out folds."""
+        """Confidence against accuracy on held-out folds; for tags, probability against how often they are true."""
+        if self.kind == "tags":
+            from looktwice.decisions.tagging import reliability_svg
+
+            return Drawing(reliability_svg(*self.held_out.arrays()))
         return Drawing(figures.reliability_svg(metrics.reliability(*self.held_out.arrays())))
 
     def plot_risk_coverage(self, max_error: float | None = None, level: float = 0.95) -> Drawing:
