@@ -175,7 +175,7 @@ async def test_headers_are_known_by_their_names_in_lower_case() -> None:
             "classifier-timeout",
         ),
         (
-            b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 1\r\n\r\nx",
+            b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 9\r\n\r\nnot gzip.",
             TransientError,
             "classifier-timeout",
         ),

@@ -19,10 +19,8 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from threading import Lock
-from typing import Generic, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -40,8 +38,6 @@ from looktwice.classifiers.base import (
 )
 from looktwice.errors import PermanentError
 from looktwice.images import PHOTO, WorkingSize
-
-T = TypeVar("T")
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -61,34 +57,15 @@ def returns_tags(function: Function) -> Function:
     return function
 
 
-class PerObject(Generic[T]):
-    """Assigns a value to each object; an object without weak references gets a new one each time."""
-
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._kept: dict[int, tuple[weakref.ref[object], T]] = {}
-        self._lock = Lock()
-
-    def get(self, owner: object) -> T:
-        """The value of this object."""
-        with self._lock:
-            reference, value = self._kept.get(id(owner), (None, None))
-            if value is None or reference is None or reference() is not owner:
-                value = self._make()
-                with suppress(TypeError):
-                    self._kept[id(owner)] = (weakref.ref(owner, self._forget(id(owner))), value)
-        return value
-
-    def _forget(self, place: int) -> Callable[[weakref.ref[object]], None]:
-        def forget(reference: weakref.ref[object]) -> None:
-            # Without the lock, which the thread that collects garbage may hold; the id may have a new owner.
-            if (kept := self._kept.get(place)) and kept[0] is reference:
-                del self._kept[place]
-
-        return forget
+_TOKENS: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
 
 
-_TOKENS = PerObject(lambda: uuid4().hex)
+def _token(owner: object) -> str:
+    """A random text of its own for each object; a new one each time for those that cannot be keys of a weak dict."""
+    try:
+        return _TOKENS.setdefault(owner, uuid4().hex)
+    except TypeError:
+        return uuid4().hex
 
 
 class PythonClassifier:
@@ -111,7 +88,7 @@ class PythonClassifier:
         source = _source(function)
         self.fingerprint = fingerprint("python", {"name": self._name, "source": source})
         if name is None and not (source and _is_plain(function)):
-            self.fingerprint += f"#{_TOKENS.get(getattr(function, '__self__', function))}"
+            self.fingerprint += f"#{_token(getattr(function, '__self__', function))}"
         self.labels = tuple(labels) or None
         self.limits = Limits(batch=64 if self._batched else 1, concurrency=2, local=True, working_size=size)
 

@@ -20,7 +20,6 @@ import json
 import re
 import ssl
 import time
-import zlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
@@ -56,7 +55,6 @@ AGENT = {"user-agent": "looktwice"}
 HOST = re.compile(r"[\w.~%:-]+", re.ASCII)
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
-GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 
 TRANSIENT = {408, 425, 429}
 REFUSALS = {401, 402, 403, 413, 429}
@@ -226,7 +224,6 @@ class Transport:
             connector=Connector(),
             timeout=aiohttp.ClientTimeout(total=None, connect=connect),  # the whole request has ours
             cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,  # which has no cap of ours
         )
 
     async def close(self) -> None:
@@ -305,7 +302,7 @@ class Endpoint:
                     ssl=_tls() if secure else True,
                 ) as response,
             ):
-                return unpacked(await self._read(response), self._transport.http.max_reply_bytes)
+                return await self._read(response)
         except BaseException:
             attempt.abort()
             raise
@@ -523,25 +520,6 @@ def _authorization(name: str, url: URL) -> dict[str, str]:
     if not url.user:
         return {}
     return {name: "Basic " + base64.b64encode(f"{url.user}:{url.password or ''}".encode()).decode()}
-
-
-def unpacked(reply: Reply, most: int) -> Reply:
-    """The reply with its body decompressed; larger bodies than `most` bytes are refused."""
-    encoding = reply.headers.get("content-encoding", "identity").strip().lower()
-    if encoding == "identity" or not reply.body:
-        return reply
-    if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise BrokenError(f"it is compressed as {encoding!r}, which was not asked for")
-    decompressor = zlib.decompressobj(GZIP_OR_ZLIB)
-    try:
-        body = decompressor.decompress(reply.body, most + 1)
-    except zlib.error as error:
-        raise BrokenError(f"it is not compressed as it says: {error}") from None
-    if len(body) > most:
-        raise OverlongError()
-    if not decompressor.eof:
-        raise BrokenError("it is compressed, and cut off")
-    return reply._replace(body=body)
 
 
 @cache
