@@ -101,6 +101,7 @@ export async function showTrust(profile) {
   first.append(...titles.map(heading));
   head.append(first);
   byId("results").replaceChildren(head, body);
+  byId("results").classList.toggle("tags", Boolean(profile.tags));
   byId("figures-note").hidden = Boolean(profile.tags);
   byId("panel").closest(".card").hidden = !profile.panel.length;
   byId("panel").replaceChildren(
