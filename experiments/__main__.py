@@ -24,7 +24,7 @@ from experiments import (
     tags,
 )
 from experiments.collected import CACHE, MILD16
-from experiments.paper import claims, drawings, jacobian, pages, prescription, selection, tables
+from experiments.paper import claims, drawings, jacobian, normals, pages, prescription, selection, tables
 from experiments.paper.answers import Answers, Meter
 from experiments.paper.grids import Reading, listed, mild
 from experiments.paper.subjects import (
@@ -41,7 +41,7 @@ from experiments.paper.subjects import (
     scale,
 )
 from experiments.paper.tables import RACE, Study
-from experiments.writing import merge, read, save_svg
+from experiments.writing import merge, read, save_svg, write
 from looktwice.errors import DataError, LookTwiceError
 
 ROOT = Path(__file__).parents[1]
@@ -275,6 +275,11 @@ def prescribed(options: Options) -> None:
     print(pages.prescription(read(path)))
 
 
+def normal(options: Options) -> None:
+    """KS over the paper's grid of a beside that over every a, of the cumulatives of Figure 4."""
+    write(options.results / "normals.csv", normals.compared(read(options.results / "figure4.csv")))
+
+
 def claimed(options: Options) -> None:
     """The paper's claims against the tables that are there."""
     found = {
@@ -303,6 +308,7 @@ TASKS: dict[str, Callable[[Options], None]] = {
     "illustrations": illustrations,
     "proposition1": proposition1,
     "prescription": prescribed,
+    "normals": normal,
     "claims": claimed,
 }
 CLOSED, CASCADES, TAGS = "closed", "cascades", "tags"
@@ -333,6 +339,7 @@ figure4        empirical cumulatives of the noise in latent space
 illustrations  the paper's two sources of error, on real pictures
 proposition1   Equation 1 with the Jacobian of each picture (usual models: resnet20, resnet32, resnet56)
 prescription   transform, noise and a of an open model on a closed one, against 50, 200 and 1,000 labels of its own
+normals        KS over the paper's grid of a beside that over every a, of the cumulatives of Figure 4
 claims         the paper's claims, each seen, not seen or unclear
 all            all of these, one after the other, and the pages in docs
 

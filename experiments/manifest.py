@@ -30,6 +30,7 @@ MANIFEST = RESULTS / "manifest.json"
 DATA = {
     ("experiments.priors", "stored"): "typical_weights",
     ("experiments.general", "recorded_panels"): "general",
+    ("experiments.paper.normals", "compared"): "figure4",
 }
 """Results that other results are computed from, by the function that reads them."""
 
@@ -71,6 +72,7 @@ TASKS = (
     _paper("illustrations", "drawings", result="figure_illustrations"),
     _paper("proposition1", "jacobian"),
     _paper("prescription", "prescription", "prescription.md"),
+    Task("experiments normals", "experiments.paper.normals", ("normals",), ("reproduction.md",), "compared"),
     _paper("claims", "claims", "reproduction.md", "paper.md"),
     Task(
         "experiments.transfer settings noise cumulatives shapes closed jury",
