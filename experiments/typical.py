@@ -33,7 +33,8 @@ from looktwice.calibration.typical import Typical
 from looktwice.calibration.votes import Floats, LabelledVotes
 
 RESULTS = Path(__file__).parent / "results" / "typical.csv"
-PICTURES, VIEWS, SPLITS, MOST_TESTED = 600, 8, 5, 1500
+PICTURES, VIEWS = 600, 8
+SPLITS, MOST_TESTED = 5, 1500
 LABELS = (20, 50, 100, 200, 1000)
 OF_SCALE = 0.2
 """How much the prior says of the scale of all weights together, in which models differ most, beside their ratios."""
