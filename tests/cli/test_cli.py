@@ -219,6 +219,20 @@ def test_score_goes_on_where_it_was_and_ends_in_the_same_bytes(profile: Path, tm
     assert resumed.read_bytes() == whole.read_bytes()
 
 
+def test_a_resumed_run_sums_up_the_whole_file(profile: Path, shirt: Path, tmp_path: Path) -> None:
+    pictures, out = tmp_path / "pictures", tmp_path / "out.csv"
+    pictures.mkdir()
+    for name in ("a", "b", "c"):
+        (pictures / f"{name}.png").write_bytes(shirt.read_bytes() if name != "b" else b"")
+    command = ["score", pictures, "-p", profile, "-o", out, "--max-error", "0.4", "--json"]
+    first = json.loads(run(*command).stdout)
+    (pictures / "b.png").write_bytes(shirt.read_bytes())
+    second = json.loads(run(*command).stdout)
+    assert (first["not_scored"], second["not_scored"]) == (1, 0)
+    assert second["accepted"] == sum(row["decision"] == "accept" for row in rows(out))
+    assert 2 * second["accepted"] == 3 * first["accepted"] > 0
+
+
 def test_bad_pictures_are_listed_with_a_reason_and_the_exit_code_says_so(
     profile: Path, shirt: Path, tmp_path: Path
 ) -> None:

@@ -316,16 +316,19 @@ def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
         say_next("see how many it takes", "plan", "--max-error", MAX_ERROR, "-p", path)
         return
     (error, accepted), level = least, selection_level(0.95)
-    cost = cost_of_accepted(1 + len(profile.views()), price, accepted)
+    expected = profile.adaptive and profile.adaptive.expected
+    queries = (expected.queries if expected else 1.0) * (1 + len(profile.views()))
+    chosen = next((point.price for point in profile.frontier if point.chosen), queries * price / 1e6)
+    cost = cost_of_accepted(chosen if price else 0.0, accepted)
     say(
-        f"The strictest of {len(LADDER)} guarantees that the {labels} support: at most {error:.3g} of the accepted "
-        f"answers are wrong, with 95 % certainty; because it is chosen among {len(LADDER)}, each was tested at "
-        f"--level {level:g}. It accepts {100 * accepted:.0f} % of such pictures{cost}."
+        f"The strictest of {len(LADDER)} guarantees that the {labels} support: at most {100 * error:g} % of the "
+        f"accepted answers are wrong, with 95 % certainty; because it is chosen among {len(LADDER)}, each was "
+        f"tested at --level {level:g}. It accepts {100 * accepted:.0f} % of such pictures{cost}."
     )
     options = guarantee([Claim(error)], level)
     say_next("accept answers under that guarantee", "score", PICTURES, "-p", path, *options, "-o", "verdicts.csv")
 
 
-def cost_of_accepted(queries: float, price: int, accepted: float) -> str:
+def cost_of_accepted(money: float, accepted: float) -> str:
     """The price of an accepted answer, including the queries about answers that are not accepted."""
-    return f", at {queries * price / accepted / 1e6:.4g} per accepted picture" if price and accepted else ""
+    return f", at {money / accepted:.4g} per accepted picture" if money and accepted else ""

@@ -62,6 +62,8 @@ from looktwice.model import (
 )
 from looktwice.report import ReportInputs, write as write_report
 
+POINTS = 10
+"""About how many points of the frontier are printed, besides single classifiers and the chosen point."""
 SEVERAL, MANY = 3, 0.2
 """The number of pictures of one label, and the share of all, that a classifier is unlikely to get wrong every time."""
 FIXED = (
@@ -300,7 +302,10 @@ def frontier_table(profile: Profile) -> Table:
     shown = table(
         "Worth their price, on held-out pictures", "asked", "queries", "per 1,000", COLUMNS["brier"], "to buy"
     )
-    for point in profile.frontier:
+    step = 1 + len(profile.frontier) // POINTS
+    for place, point in enumerate(profile.frontier):
+        if place % step and not point.chosen and len(point.sources) > 1:
+            continue
         mark, style = (" ◀ chosen", "bold") if point.chosen else ("", None)
         brier = f"{point.brier.value or 0:.3f}"
         if point.brier.low is not None and point.brier.high is not None:
@@ -333,7 +338,7 @@ def tell_mismatch(labelled: LabelledVotes) -> None:
     if others and never and (max(truths[word] for word in never) >= SEVERAL or count > MANY * len(labelled)):
         found = f"the classifier never returned {few(sorted(never), 'true label')}, and no picture is labelled with "
         found += few(sorted(others), "label")
-        say(f"[yellow]Label mismatch:[/yellow] {safe(found)}. If some mean the same, rename one: see docs/pictures.md")
+        say(f"[yellow]Label mismatch:[/yellow] {safe(found)}. `looktwice labels` proposes names for equal ones.")
 
 
 def tell_tags(collected: Collected, known: Sequence[str] = ()) -> None:

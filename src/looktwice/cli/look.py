@@ -85,7 +85,7 @@ class Decided:
 
     verdicts: int = 0
     accepted: int = 0
-    queries: int = 0
+    price: float = 0.0
     unfamiliar: int = 0
     held: int = 0
     unscored: dict[str, Unscored] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class Decided:
             self.unscored[verdict.name] = verdict
             return
         self.verdicts += 1
-        self.queries += verdict.queries
+        self.price += verdict.price
         self.digests.add(verdict.digest)
         self.held += verdict.held is not None
         self.accepted += verdict.decision == "accept" and verdict.held is None
@@ -264,6 +264,8 @@ def score(
         todo = [picture for at, picture in enumerate(found) if not file.done(at)]
         say(f"Resuming: {len(found) - len(todo)} of {len(found)} pictures already have a verdict.")
     decided, monitor = Decided(), model.monitor(decide)
+    for stored in file.verdicts():
+        decided.add(stored)
 
     async def work() -> None:
         async for verdict in model.score(file.watched(todo), decide):
@@ -332,14 +334,13 @@ def _say_following(
 
     After a drift alarm, nothing is guaranteed, and only labels tell how many verdicts are right.
     """
-    price = model.typical_price()
     if decided.held or model.monitor(decide).alarm:
         say_next("label some of them", "label", folder, "-c", model.description)
         say_next("see how many verdicts are right", "evaluate", folder, "-p", profile)
     elif not decide.claims():
-        say_reach(model.fitted(), profile, price)
+        say_reach(model.fitted(), profile, model.typical_price())
     elif decided.verdicts:
-        cost = cost_of_accepted(decided.queries, price, decided.accepted)
+        cost = cost_of_accepted(decided.price, decided.accepted)
         basis = ", by an estimate and not a guarantee" if decide.accept == "estimate" else ""
         say(f"{decided.accepted:,} of {decided.verdicts:,} verdicts are accepted{cost}{basis}.")
         if decided.accepted < decided.verdicts:

@@ -23,8 +23,8 @@ def labels(
 ) -> None:
     """Propose which labels of classifiers mean which true labels. Sends no queries.
 
-    Labels that differ in case, blanks or the form of letters alone are proposed. The labels are those that a classifier
-    says it has, or that it has answered with so far.
+    Proposed are labels that differ only in case, spaces, hyphens, slashes or the form of letters. The labels are those
+    that a classifier says it has, or that it has answered with so far.
 
     [bold]Examples[/bold]
 

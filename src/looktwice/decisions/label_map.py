@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from unicodedata import normalize
@@ -14,7 +15,7 @@ class LabelMap:
     same: tuple[str, ...]
     """Labels that equal a truth."""
     names: dict[str, str]
-    """Labels that differ from exactly one truth only in case, spaces or the form of letters, with that truth."""
+    """Labels that differ from exactly one truth only in case, spaces, hyphens, slashes or the form of letters."""
     unmatched: tuple[str, ...]
     """Labels that match no truth, or several."""
     unsaid: tuple[str, ...]
@@ -24,10 +25,10 @@ class LabelMap:
 def folded(label: str) -> str:
     """The normalised form of a label.
 
-    >>> folded("New  York"), folded("ｎｅｗ_york")
-    ('new_york', 'new_york')
+    >>> folded("New  York"), folded("ｎｅｗ_york"), folded("T-shirt/top")
+    ('new_york', 'new_york', 't_shirt_top')
     """
-    return "_".join(normalize("NFKC", normalize("NFKC", label).casefold()).split())
+    return re.sub(r"[\s/_-]+", "_", normalize("NFKC", normalize("NFKC", label).casefold()).strip())
 
 
 def propose(labels: Iterable[str], truths: Iterable[str]) -> LabelMap:

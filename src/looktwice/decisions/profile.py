@@ -263,7 +263,7 @@ class Profile(Part):
         whole = next((found[name] for name in names if name in found), None)
         if single and whole and self.evidence == "scores":
             suffices = single <= panels.SUFFICES * whole
-            advice = "One query with its score suffices" if suffices else "Views add to the score"
+            advice = "One query with its score suffices" if suffices else "Further queries add to the score"
             sentences.append(f"{advice}: Brier score {single:.3f} with one query, {whole:.3f} with up to {1 + views}.")
         return sentences
 

@@ -463,5 +463,5 @@ class Expected:
         score = f"{self.brier:.3f} of the Brier score of asking everything ({interval})"
         claim = f"Stopping early: {score} at {100 * self.queries:.0f} % of the queries"
         if self.high <= 1.0 + LEAST_GAIN:
-            return f"{claim}, on pictures that taught nothing about it."
+            return f"{claim}, on held-out pictures."
         return f"{claim}; that it stays within {1 + LEAST_GAIN:g} is not certain with so few labelled pictures."

@@ -9,19 +9,16 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
-from typing import Annotated, TypeVar
-
-from pydantic import Field, TypeAdapter
+from typing import TypeVar
 
 from looktwice import files
 from looktwice.decisions.verdict import AnyVerdict, TagVerdict, Verdict
-from looktwice.decisions.verdict_files import COLUMNS_OF, record
-from looktwice.engine import Cause, Unscored
+from looktwice.decisions.verdict_files import COLUMNS_OF, from_record, record
+from looktwice.engine import Unscored
 from looktwice.errors import DataError
 from looktwice.files import ENDINGS
 
 V = TypeVar("V", Verdict, TagVerdict, AnyVerdict)
-_VERDICT: TypeAdapter[AnyVerdict] = TypeAdapter(Annotated[AnyVerdict, Field(discriminator="kind")])
 _KNOWN = {**COLUMNS_OF["label"], **COLUMNS_OF["tags"]}
 VERDICTS = "verdicts.jsonl"
 """The file of verdicts in the review folder of a service."""
@@ -46,14 +43,6 @@ def read_any(path: Path) -> list[AnyVerdict]:
         raise DataError(
             f"{str(place)!r} holds no verdicts ({why}); give a file that `score` wrote", code="file-malformed"
         ) from None
-
-
-def from_record(row: Mapping[str, object]) -> AnyVerdict | Unscored:
-    """The verdict in a row of a table, or why the picture has none: the inverse of `record`."""
-    fields = {name: cell for name, cell in row.items() if cell is not None}
-    if "cause" in fields:
-        return Unscored(str(row["name"]), Cause(str(row["cause"])), str(row["message"]), str(row["code"]))
-    return _VERDICT.validate_python(fields)
 
 
 def read(path: Path) -> list[Verdict]:

@@ -11,12 +11,14 @@ import json
 import os
 import time
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
+
+from pydantic import Field, TypeAdapter
 
 from looktwice import files
 from looktwice.classifiers import AnswerKind
@@ -60,6 +62,7 @@ BEGINNING = b"looktwice score "
 SETTLED = 1.0
 """Seconds by which a file must be older than its stamp for the stamp to be trusted: file times are coarse."""
 NOWHERE = -1
+_VERDICT: TypeAdapter[AnyVerdict] = TypeAdapter(Annotated[AnyVerdict, Field(discriminator="kind")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,12 @@ class ScoreFile:
     def missing(self) -> int:
         """The number of pictures without a verdict."""
         return self._starts.count(NOWHERE)
+
+    def verdicts(self) -> Iterator[AnyVerdict | Unscored]:
+        """The verdicts so far, in the order of the pictures."""
+        with suppress(OSError):
+            self._file.flush()
+        return (from_record(line) for line in self._lines() if line)
 
     def watched(self, pictures: Iterable[Picture]) -> Iterator[Picture]:
         """The pictures to ask about; their stamps are kept until their verdicts arrive."""
@@ -209,15 +218,17 @@ class ScoreFile:
             return False
 
     def _records(self, unscored: dict[str, Unscored]) -> Iterator[dict[str, object]]:
+        for picture, line in zip(self._pictures, self._lines(), strict=True):
+            missed = Unscored(picture.name, Cause.STOPPED, "the run ended before this picture was reached")
+            yield line or record(unscored.get(picture.name, missed), self._kind)
+
+    def _lines(self) -> Iterator[dict[str, object]]:
+        """The stored record of each picture; empty if it has none."""
         with self._part.open("rb") as file:
-            for picture, start in zip(self._pictures, self._starts, strict=True):
-                if start == NOWHERE:
-                    missed = Unscored(picture.name, Cause.STOPPED, "the run ended before this picture was reached")
-                    yield record(unscored.get(picture.name, missed), self._kind)
-                else:
-                    file.seek(start)
-                    line = json.loads(file.readline())
-                    yield {column: line[column] for column in COLUMNS_OF[self._kind]}
+            for start in self._starts:
+                file.seek(max(start, 0))
+                line = {} if start == NOWHERE else json.loads(file.readline())
+                yield {column: line[column] for column in COLUMNS_OF[self._kind] if line}
 
     def _record(self, line: bytes) -> dict[str, object]:
         """Parse a line; empty if `add` did not write it."""
@@ -232,3 +243,11 @@ def record(verdict: AnyVerdict | Unscored, kind: AnswerKind = "label") -> dict[s
     """The cells of a verdict of this kind, or of a picture without one."""
     fields = asdict(verdict) if isinstance(verdict, Unscored) else verdict.to_dict()
     return dict.fromkeys(COLUMNS_OF[kind]) | fields
+
+
+def from_record(row: Mapping[str, object]) -> AnyVerdict | Unscored:
+    """The verdict in a row of a table, or why the picture has none: the inverse of `record`."""
+    fields = {name: cell for name, cell in row.items() if cell is not None}
+    if "cause" in fields:
+        return Unscored(str(row["name"]), Cause(str(row["cause"])), str(row["message"]), str(row["code"]))
+    return _VERDICT.validate_python(fields)
