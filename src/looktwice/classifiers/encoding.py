@@ -6,6 +6,7 @@ Every limit of the server is checked here, before a query is paid for.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Literal, Self
 
 import cv2
@@ -136,6 +137,20 @@ class Encoding(BaseModel):
             f"within its upper limits; {advice}",
             code="image-unfit",
         )
+
+
+def form(boundary: str, fields: Mapping[str, str], name: str, filename: str, kind: str, file: bytes) -> bytes:
+    """The body of multipart/form-data with these fields and a file; names are escaped as browsers do."""
+    heads = [(f"name={_quoted(field)}", value) for field, value in fields.items()]
+    heads.append((f"name={_quoted(name)}; filename={_quoted(filename)}\r\ncontent-type: {kind}", ""))
+    text = "\r\n".join(
+        f"--{boundary}\r\ncontent-disposition: form-data; {head}\r\n\r\n{value}" for head, value in heads
+    )
+    return b"".join((text.encode(), file, f"\r\n--{boundary}--\r\n".encode()))
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A") + '"'
 
 
 def kind_of(file: bytes) -> str:

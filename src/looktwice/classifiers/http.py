@@ -33,7 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, m
 from yarl import URL
 
 from looktwice.classifiers.base import Answer, Classifier, Limits, Names, Pixels, Settings, fingerprint
-from looktwice.classifiers.encoding import Encoding, kind_of
+from looktwice.classifiers.encoding import Encoding, form, kind_of
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.classifiers.registry import described, folder_of, read_labels
 from looktwice.classifiers.replies import NAMING, READING, Garbled, Paths, Reader
@@ -339,26 +339,14 @@ def _body(description: HttpDescription, encoding: Encoding, secrets: Secrets) ->
 def _multipart(body: Multipart, encoding: Encoding, secrets: Secrets) -> tuple[str, Build]:
     # Drawn at random, so that no picture holds it.
     boundary = f"looktwice-{chance.token_hex(16)}"
-    start = "".join(
-        f"--{boundary}\r\ncontent-disposition: form-data; name={_quoted(name)}\r\n\r\n{secrets.fill(value)}\r\n"
-        for name, value in body.fields.items()
-    )
+    fields = {name: secrets.fill(value) for name, value in body.fields.items()}
 
     def build(pixels: Pixels) -> bytes:
         file = encoding.encode(pixels)
         kind = kind_of(file)
-        head = (
-            f"{start}--{boundary}\r\ncontent-disposition: form-data; name={_quoted(body.field)}; "
-            f"filename={_quoted(body.filename or f'image.{kind}')}\r\ncontent-type: image/{kind}\r\n\r\n"
-        )
-        return head.encode() + file + f"\r\n--{boundary}--\r\n".encode()
+        return form(boundary, fields, body.field, body.filename or f"image.{kind}", f"image/{kind}", file)
 
     return f"multipart/form-data; boundary={boundary}", build
-
-
-def _quoted(text: str) -> str:
-    """A name in a form, escaped as browsers do."""
-    return '"' + text.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A") + '"'
 
 
 def _json_builder(body: Json, encoding: Encoding, numbers: Numbers, secrets: Secrets) -> Build:

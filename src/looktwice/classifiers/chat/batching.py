@@ -14,10 +14,12 @@ from contextlib import suppress
 from datetime import datetime
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
+import jmespath
 from yarl import URL
 
+from looktwice.classifiers.encoding import form
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import Endpoint, HttpSettings, Transport
 from looktwice.errors import PermanentError, TransientError
@@ -102,13 +104,13 @@ class BatchApi(ABC):
     def line(self, id: str, body: bytes) -> bytes:
         """Encode a query in a batch."""
 
-    @abstractmethod
     async def find_file(self, name: str) -> str | None:
         """Find the vendor's id of the file of a batch; None if there is none."""
+        return None
 
-    @abstractmethod
     async def upload(self, name: str, lines: Sequence[bytes]) -> str | None:
         """Upload these queries; returns the vendor's id of the file, or None if queries are sent with the batch."""
+        return None
 
     @abstractmethod
     async def find(self, sought: Sought) -> str | None:
@@ -150,28 +152,28 @@ class BatchApi(ABC):
         """The vendor's id of a file or batch that was created; `file.name` is a path in its reply."""
         endpoint = self._endpoint("POST", path)
         reply = await endpoint.send(body, headers)
-        data = endpoint.parse(reply)
-        for name in field.split("."):
-            data = data.get(name) if isinstance(data, dict) else None
-        if isinstance(data, str):
-            return data
+        if id := _text(endpoint.parse(reply), field):
+            return id
         raise endpoint.garbled(f"has no {field}", reply)
+
+    async def _listed(self, path: str, field: str, page: str, following: str) -> AsyncIterator[dict[str, object]]:
+        """The entries of a list in pages; `following` is the JMESPath of the next page's name, the value of `page`."""
+        seen = [""]
+        while True:
+            data = await self._json(f"{path}&{page}={quote(seen[-1], safe='')}" if seen[-1] else path)
+            for each in _dicts(data, field):
+                yield each
+            name = _text(data, following)
+            if name in seen:
+                return
+            seen.append(name)
 
     async def _newest(self, path: str, after: str, since: float) -> AsyncIterator[dict[str, object]]:
         """The batches since a moment, of a list that has the newest first and names the page by the last one before."""
-        seen = [""]
-        while True:
-            page = f"&{after}={quote(seen[-1])}" if seen[-1] else ""
-            data = await self._json(f"{path}?limit=100{page}")
-            found = _dicts(data, "data")
-            for each in found:
-                if _seconds(each.get("created_at")) < since - SKEW:
-                    return
-                yield each
-            last = _text(found[-1], "id") if found else ""
-            if not data.get("has_more") or last in seen:
+        async for each in self._listed(f"{path}?limit=100", "data", after, "has_more && data[-1].id"):
+            if _seconds(each.get("created_at")) < since - SKEW:
                 return
-            seen.append(last)
+            yield each
 
     async def _lines(self, path: str) -> list[dict[str, object]]:
         """Parse JSON lines; damaged or truncated lines are skipped."""
@@ -199,20 +201,12 @@ class OpenAIBatches(BatchApi):
         return next((_name(each, "id") for each in files if each.get("filename") == f"{name}.jsonl"), None)
 
     async def upload(self, name: str, lines: Sequence[bytes]) -> str | None:
-        edge = f"--{name}"
-        form = (
-            f'{edge}\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n{edge}\r\n'
-            f'content-disposition: form-data; name="file"; filename="{name}.jsonl"\r\n'
-            "content-type: application/jsonl\r\n\r\n"
-        )
-        body = b"".join((form.encode(), b"\n".join(lines), f"\r\n{edge}--\r\n".encode()))
-        kind = {"content-type": f"multipart/form-data; boundary={name}"}
-        return await self._made("/files", body, headers=kind)
+        body = form(name, {"purpose": "batch"}, "file", f"{name}.jsonl", "application/jsonl", b"\n".join(lines))
+        return await self._made("/files", body, headers={"content-type": f"multipart/form-data; boundary={name}"})
 
     async def find(self, sought: Sought) -> str | None:
         async for each in self._newest("/batches", "after", sought.since):
-            metadata = each.get("metadata")
-            named = isinstance(metadata, dict) and metadata.get("looktwice") == sought.name
+            named = _text(each, "metadata.looktwice") == sought.name
             if named or (sought.file and each.get("input_file_id") == sought.file):
                 return _name(each, "id")
         return None
@@ -235,14 +229,13 @@ class OpenAIBatches(BatchApi):
         return [self._result(each) for lines in found for each in lines]
 
     def _result(self, data: Mapping[str, object]) -> Line:
-        id, response, error = str(data.get("custom_id")), data.get("response"), data.get("error")
+        id, response = str(data.get("custom_id")), data.get("response")
         if isinstance(response, dict):
             status, body = _whole(response.get("status_code")), _packed(response.get("body"))
             fate = Fate.ANSWERED if status == 200 else Fate.TRANSIENT if _passes(status) else Fate.FAILED
             return Line(id, fate, body, status)
-        code = error.get("code") if isinstance(error, dict) else None
-        fate = {"batch_expired": Fate.EXPIRED, "batch_cancelled": Fate.CANCELLED}.get(str(code), Fate.TRANSIENT)
-        return Line(id, fate, _packed(error), 0)
+        ends = {"batch_expired": Fate.EXPIRED, "batch_cancelled": Fate.CANCELLED}
+        return Line(id, ends.get(_text(data, "error.code"), Fate.TRANSIENT), _packed(data.get("error")), 0)
 
 
 class MessageBatches(BatchApi):
@@ -257,12 +250,6 @@ class MessageBatches(BatchApi):
 
     def line(self, id: str, body: bytes) -> bytes:
         return f'{{"custom_id":{json.dumps(id)},"params":'.encode() + body + b"}"
-
-    async def find_file(self, name: str) -> str | None:
-        return None
-
-    async def upload(self, name: str, lines: Sequence[bytes]) -> str | None:
-        return None
 
     async def find(self, sought: Sought) -> str | None:
         async for each in self._newest("/v1/messages/batches", "after_id", sought.since):
@@ -291,19 +278,16 @@ class MessageBatches(BatchApi):
         return [self._result(each) for each in await self._lines(f"/v1/messages/batches/{quote(remote)}/results")]
 
     def _result(self, data: Mapping[str, object]) -> Line:
-        id, result = str(data.get("custom_id")), data.get("result")
-        ended = result if isinstance(result, dict) else {}
-        match ended.get("type"):
+        id, error = str(data.get("custom_id")), _at(data, "result.error")
+        match _text(data, "result.type"):
             case "succeeded":
-                return Line(id, Fate.ANSWERED, _packed(ended.get("message")))
+                return Line(id, Fate.ANSWERED, _packed(_at(data, "result.message")))
             case "expired":
                 return Line(id, Fate.EXPIRED, b"", 0)
             case "canceled":
                 return Line(id, Fate.CANCELLED, b"", 0)
-        error = ended.get("error")
-        inner = error.get("error") if isinstance(error, dict) else None
-        kind = inner.get("type") if isinstance(inner, dict) else None
-        return Line(id, Fate.TRANSIENT if kind in TRANSIENT else Fate.FAILED, _packed(error), 0)
+        passes = _text(error, "error.type") in TRANSIENT
+        return Line(id, Fate.TRANSIENT if passes else Fate.FAILED, _packed(error), 0)
 
 
 class GeminiBatches(BatchApi):
@@ -315,7 +299,7 @@ class GeminiBatches(BatchApi):
         return f'{{"key":{json.dumps(id)},"request":'.encode() + body + b"}"
 
     async def find_file(self, name: str) -> str | None:
-        async for each in self._listed("/v1beta/files", "files"):
+        async for each in self._listed("/v1beta/files?pageSize=100", "files", "pageToken", "nextPageToken"):
             if each.get("displayName") == name and each.get("state") in (None, "ACTIVE", "PROCESSING"):
                 return _name(each, "name")
         return None
@@ -339,9 +323,8 @@ class GeminiBatches(BatchApi):
         return await self._made(str(place.relative()), body, "file.name", {**send, "content-type": "application/jsonl"})
 
     async def find(self, sought: Sought) -> str | None:
-        async for each in self._listed("/v1beta/batches", "operations"):
-            metadata = each.get("metadata")
-            if isinstance(metadata, dict) and metadata.get("displayName") == sought.name:
+        async for each in self._listed("/v1beta/batches?pageSize=100", "operations", "pageToken", "nextPageToken"):
+            if _text(each, "metadata.displayName") == sought.name:
                 return _name(each, "name")
         return None
 
@@ -352,15 +335,11 @@ class GeminiBatches(BatchApi):
 
     async def state(self, remote: str) -> State:
         data = await self._json(f"/v1beta/{quote(remote)}")
-        metadata = data.get("metadata")
-        word = str(metadata.get("state") if isinstance(metadata, dict) else "").rpartition("_")[2]
-        return _state(word.lower(), data.get("error"))
+        return _state(_text(data, "metadata.state").rpartition("_")[2].lower(), data.get("error"))
 
     async def results(self, remote: str) -> list[Line]:
         data = await self._json(f"/v1beta/{quote(remote)}")
-        metadata = data.get("metadata")
-        output = data.get("response") or (metadata.get("output") if isinstance(metadata, dict) else None)
-        file = _text(output, "responsesFile") if isinstance(output, dict) else ""
+        file = _text(data, "response.responsesFile || metadata.output.responsesFile")
         if not file and data.get("done") and not data.get("error"):
             raise _without_results()
         lines = await self._lines(f"/download/v1beta/{quote(file)}:download?alt=media") if file else []
@@ -373,17 +352,11 @@ class GeminiBatches(BatchApi):
         code = _whole(error.get("code"))
         return Line(id, Fate.TRANSIENT if _passes(code) else Fate.FAILED, _packed(error), code)
 
-    async def _listed(self, path: str, field: str) -> AsyncIterator[dict[str, object]]:
-        seen = [""]
-        while True:
-            page = urlencode({"pageSize": 100, **({"pageToken": seen[-1]} if seen[-1] else {})})
-            data = await self._json(f"{path}?{page}")
-            for each in _dicts(data, field):
-                yield each
-            token = _text(data, "nextPageToken")
-            if token in seen:
-                return
-            seen.append(token)
+
+def _at(data: object, path: str) -> object:
+    """The value at a JMESPath; None where there is none."""
+    found: object = jmespath.search(path, data)
+    return found
 
 
 def _dicts(data: Mapping[str, object], field: str) -> list[dict[str, object]]:
@@ -399,9 +372,9 @@ def _packed(value: object) -> bytes:
         return b""
 
 
-def _text(data: Mapping[str, object], field: str) -> str:
-    """The value if it is a string, else an empty string."""
-    value = data.get(field)
+def _text(data: object, path: str) -> str:
+    """The text at a JMESPath, or nothing in place of anything else."""
+    value = _at(data, path)
     return value if isinstance(value, str) else ""
 
 
