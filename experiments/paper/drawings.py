@@ -12,8 +12,8 @@ from experiments.paper.answers import Readings
 from experiments.paper.tables import Row, Study
 from looktwice.calibration.votes import Floats
 from looktwice.plots.figures import Line, column_svg, lines_svg
+from looktwice.report.noise import drawn
 from looktwice.transfer.latent import Noise
-from looktwice.transfer.noise import drawn
 
 POINTS = 61
 """Points at which the cumulatives are written down."""

@@ -13,7 +13,6 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from looktwice import calibration as calibration, plots as plots, ray as ray, views as views
     from looktwice.calibration import metrics as metrics
-    from looktwice.errors import LookTwiceError as LookTwiceError
     from looktwice.model import (
         AskOptions as AskOptions,
         AsyncModel as AsyncModel,
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
         Image as Image,
         Jury as Jury,
         LabelledVotes as LabelledVotes,
+        LookTwiceError as LookTwiceError,
         Model as Model,
         Panel as Panel,
         Profile as Profile,
@@ -46,6 +46,7 @@ _HOMES = {
             "Image",
             "Jury",
             "LabelledVotes",
+            "LookTwiceError",
             "Model",
             "Panel",
             "Profile",
@@ -61,7 +62,6 @@ _HOMES = {
         "model",
     ),
     "LookTwice": "sklearn",
-    "LookTwiceError": "errors",
 }
 _MODULES = {
     "calibration": "calibration",

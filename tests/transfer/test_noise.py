@@ -31,8 +31,9 @@ from looktwice.decisions.transferring import Transferred
 from looktwice.errors import DataError, ViewError
 from looktwice.images.collection import Picture, find, labelled
 from looktwice.images.image import encode_jpeg
+from looktwice.report.noise import drawn
 from looktwice.transfer.latent import GRID, Reading
-from looktwice.transfer.noise import NoiseFile, Probe, Survey, drawn, filed, fold, probe, probes
+from looktwice.transfer.noise import NoiseFile, Probe, Survey, filed, fold, probe, probes
 from looktwice.transfer.onnx_features import OnnxModel, open_onnx
 from looktwice.views import Panel, parse, questions, render
 

@@ -49,7 +49,6 @@ from looktwice.model import (
     Panel,
     Picture,
     check_teachable,
-    draw_noise,
     files,
     measure_noise,
 )
@@ -82,10 +81,12 @@ def noise(
     file = _measured(open_, found, views, draws, seed)
     file.save(out)
     if figures:
+        from looktwice.report.noise import drawn
+
         for item in file.noises:
             stem = re.sub(r"[^a-z0-9.]+", "-", item.view)
-            files.write(figures / f"{stem}.svg", draw_noise(item.noise, item.view))
-            files.write(figures / f"{stem}-centred.svg", draw_noise(item.centred, f"{item.view}, centred"))
+            files.write(figures / f"{stem}.svg", drawn(item.noise, item.view))
+            files.write(figures / f"{stem}-centred.svg", drawn(item.centred, f"{item.view}, centred"))
     if json:
         print_json({"noise": str(out), "views": [item.summary() for item in file.noises]})
     else:

@@ -127,6 +127,7 @@ from looktwice.engine import (
     Unscored,
     maintenance,
 )
+from looktwice.errors import LookTwiceError
 from looktwice.images import (
     ENDINGS as PICTURE_ENDINGS,
     FILE_COLUMNS,
@@ -162,7 +163,7 @@ from looktwice.model.model import AsyncModel
 from looktwice.model.options import NUMBERS, WHOLE, AskKeywords, AskOptions, run
 from looktwice.model.project import FILE as PROJECT_FILE, Project, write_names
 from looktwice.model.signals import ReceivedSignals, leave_soon, stopping_signals
-from looktwice.transfer import NoiseFile, Pupil, drawn as draw_noise, measure as measure_noise
+from looktwice.transfer import Noise, NoiseFile, Pupil, measure as measure_noise
 from looktwice.views import GENERAL, Panel, View, panel_of, questions, render
 
 BOUNDS: dict[str, tuple[float | None, float | None]] = {

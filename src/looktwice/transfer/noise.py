@@ -19,7 +19,6 @@ from looktwice import files
 from looktwice.calibration import Cumulative, Gaussian, Transfer
 from looktwice.errors import DataError, ImageError, ViewError, shown
 from looktwice.images import Image, Picture
-from looktwice.plots import Line, lines_svg
 from looktwice.transfer.latent import Cumulatives, Margins, Noise, Reading, describe, read
 from looktwice.transfer.onnx_features import OnnxModel, open_onnx
 from looktwice.views import RENDERER, Panel, View, base_question, parse, questions, render
@@ -151,23 +150,6 @@ class _Tally:
         transfer, gaussian = Transfer(1.0, noise=noise.cumulative), Gaussian(noise.normal.a)
         errors = (self.margins.error(each.curve(share)) for each in (transfer, gaussian))
         return Measured(view, kept, noise, centred, *errors)
-
-
-def drawn(noise: Noise, title: str) -> str:
-    """The mean cumulative with the band that holds 95 % of the pictures, and the closest Gaussian, as SVG."""
-    from scipy.special import ndtr
-
-    known = np.array(noise.cumulative.x)
-    low, high = noise.cumulative.inverse(np.array([0.002, 0.998]))
-    x = np.linspace(low, high, 240)
-    mean, below, above = (np.interp(x, known, column) for column in (noise.cumulative.f, noise.low, noise.high))
-    a = noise.normal.a
-    lines = [
-        Line("mean over pictures and 95 % of them", x, mean, below, above),
-        Line(f"Φ(x / {a:.3g})", x, ndtr(x / a)),
-    ]
-    title = f"{title}: Var {noise.var:.3f}, KS {noise.normal.ks:.3f}"
-    return lines_svg(lines, title=title, x_label="shift of the margin", y_label="share of views", y_range=(0, 1))
 
 
 def _probe(model: OnnxModel, views: Sequence[View], draws: int, seed: int, picture: Picture) -> Probe | ImageError:
