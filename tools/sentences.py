@@ -18,7 +18,9 @@ EACH, FEWEST_WORDS = 20, 5
 END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`])|\n\s*\n|\n\s*[-*|>]\s|\n\s*\d+\.\s")
 NOT_PROSE = re.compile(r"(?ms:^```.*?^```)|(?m:^ {4}.*$|^\|.*$|^#.*$)|(?s:<!--.*?-->)|!\[[^\]]*\]\([^)]*\)")
 LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
-SQL = re.compile(r"(SELECT|INSERT|UPDATE|DELETE|CREATE|SET) |.*\b(INTEGER|WHERE)\b")
+CODE = re.compile(
+    r">>>|#|(SELECT|INSERT|UPDATE|DELETE|CREATE|SET) |.*(\b(INTEGER|WHERE|COALESCE)\b|[<>]\S*[<>]|=\"|→ free)"
+)
 GENERATED = ("docs/tables/", "docs/reference/", "docs/bibliography.md")
 
 
@@ -54,9 +56,7 @@ def documents() -> Iterator[tuple[str, str]]:
 def sentences(text: str) -> Iterator[str]:
     for sentence in END.split(text):
         words = " ".join(sentence.split())
-        if len(re.findall(r"[A-Za-z’']{2,}", words)) >= FEWEST_WORDS and not words.startswith((">>>", "#")):
-            if SQL.match(words):
-                continue
+        if len(re.findall(r"[A-Za-z’']{2,}", words)) >= FEWEST_WORDS and not CODE.match(words):
             yield words
 
 

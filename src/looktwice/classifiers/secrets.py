@@ -1,12 +1,12 @@
-"""Keys: read from environment variables, refused in descriptions, and taken out of all that comes back.
+"""Secrets: read from environment variables, rejected in descriptions, and masked in all replies.
 
     secrets = Secrets()
     header = secrets.fill("Bearer ${API_KEY}")
     secrets.line(reply)                       # one short line for an error, without the key
     secrets.answer(label, score, status, body)  # an Answer, or a PermanentError if the label repeats the key
 
-A server that shows a key seldom shows it as it is: JSON escapes its slashes, an address has it percent-encoded, a
-header in base64, a long line is broken. So a text is read in every such way, each over the other, and searched.
+A server that repeats a key often encodes it: JSON escapes its slashes, URLs percent-encode it, headers use base64, long
+lines are wrapped. So texts are decoded in all of these ways, also nested, and searched.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from looktwice.errors import PermanentError, TransientError
 
 MASK = "***"
 WORDS = 300
-"""How much of a server's own words an error repeats, in characters."""
+"""The most characters of a server's message in an error."""
 SEARCHED = 1 << 20
-"""How much of them is looked at."""
+"""The most characters that are examined."""
 MASKED = 1 << 14
-"""How much of them, without needless whitespace, is searched for secrets and masked."""
+"""The most characters, with whitespace collapsed, that are searched for secrets."""
 KEPT = 1 << 16
-"""Bytes of the largest reply that is kept."""
+"""The largest reply that is stored, in bytes."""
 WORK = 1 << 22
-"""Characters that are read, in all ways together, before a text is given up and masked as a whole."""
+"""The most characters decoded in total; longer texts are masked as a whole."""
 LONGEST_LABEL = 10_000
-"""Characters of a label; a longer text is none, and would fill ledger and results."""
+"""The longest label; longer texts are not accepted as labels."""
 LEAST = 8
-"""Bytes of a value that is looked for in labels and behind encodings; shorter ones are words that labels may hold."""
+"""The shortest value that is searched for in labels and encodings; shorter ones may be words in labels."""
 PASSES = 4
-"""How often one encoding may lie over another."""
+"""The deepest nesting of encodings."""
 DEPTH = 2
-"""How often base64 or hex may."""
+"""The deepest nesting of base64 or hex."""
 
 PLACE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
@@ -76,7 +76,7 @@ NEEDED: ContextVar[bool] = ContextVar("NEEDED", default=True)
 
 @contextmanager
 def no_keys_needed() -> Iterator[None]:
-    """Inside, a classifier that is not going to be asked can be described where its keys are not at hand."""
+    """Context manager: allow missing variables, to describe a classifier without its keys."""
     token = NEEDED.set(False)
     try:
         yield
@@ -85,19 +85,19 @@ def no_keys_needed() -> Iterator[None]:
 
 
 class Secrets:
-    """Values of environment variables that were asked for; texts and labels are searched for them."""
+    """The secret values in use; texts and labels are searched for them."""
 
     def __init__(self) -> None:
         self._hidden: dict[str, str] = {}
-        """Each value, and what it is."""
+        """The values with their descriptions."""
         self._forms: list[str] = []
         self._needles: list[tuple[str, str]] = []
         self._least = 0
-        """Characters of the shortest value that is looked for; no spelling of it is shorter."""
+        """The length of the shortest value; no encoding of it is shorter."""
         self.names: tuple[str, ...] = ()
 
     def fill(self, text: str) -> str:
-        """The text with the value of the variable in place of each `${NAME}`."""
+        """Substitute the value of the variable for each `${NAME}`."""
         return PLACE.sub(lambda match: self.read(match[1]), text)
 
     def read(self, name: str) -> str:
@@ -134,13 +134,13 @@ class Secrets:
         self._least = min((len(hidden) for hidden in self._hidden if len(hidden.encode()) >= LEAST), default=0)
 
     def mask(self, text: str) -> str:
-        """The text with *** in place of every secret, however it is spelled there."""
+        """Replace every secret by ***, in any encoding."""
         for form in self._forms:
             text = text.replace(form, MASK)
         work = _Work(WORK)
         try:
             while self._found(text, work):
-                # The shortest part that holds it: first where it ends, then where it begins.
+                # The shortest part with the secret: find its end, then its start.
                 end = bisect_left(range(len(text)), True, key=lambda n: self._found(text[:n], work) is not None)
                 start = bisect_left(range(end), True, key=lambda n: self._found(text[n:end], work) is None) - 1
                 if start < 0 or not self._found(text[start:end], work):
@@ -151,13 +151,13 @@ class Secrets:
         return text
 
     def kept(self, body: bytes) -> bytes | None:
-        """A reply as it may be kept; None if it is too large."""
+        """A reply without secrets, for storing; None if it is too large."""
         return self.mask(body.decode("latin-1")).encode("latin-1") if len(body) <= KEPT else None
 
     def line(self, text: str) -> str:
-        """One short line of a text that came from outside, without secrets and control characters."""
+        """One short line of external text, without secrets and control characters."""
         whole = " ".join(text[:SEARCHED].split())
-        # Masked before it is cut, or half a key could be left at the end.
+        # Masked before truncation, which could leave part of a key.
         line = self.mask(whole[:MASKED])
         if (len(text) > SEARCHED or len(whole) > MASKED) and len(line) <= WORDS:
             line = MASK
@@ -172,7 +172,7 @@ class Secrets:
         body: bytes | None = None,
         options: tuple[Option, ...] = (),
     ) -> Answer:
-        """The answer that a classifier gave; a label that repeats a key is none, and neither is a long text."""
+        """Create an answer; a label that repeats a key, or is too long, is rejected."""
         words = [label, *(option for option, _ in options)]
         if (longest := max(len(word) for word in words)) > LONGEST_LABEL:
             raise TransientError(
@@ -192,7 +192,7 @@ class Secrets:
         return f"look at the key in environment variable {' or '.join(self.names)}"
 
     def refuse(self, label: str) -> None:
-        """A PermanentError where a text that is to be kept or shown repeats a key."""
+        """Raise a PermanentError if a text to be stored or shown repeats a key."""
         if not self._needles or len(label) < self._least:
             return
         try:
@@ -222,7 +222,7 @@ class Secrets:
 
 @dataclass
 class _Work:
-    """How many more characters may be read."""
+    """The remaining number of characters to decode."""
 
     left: int
 
@@ -232,13 +232,13 @@ class _Exhausted(Exception):
 
 
 def _forms(value: str) -> set[str]:
-    """How a value of any length is often written; the rest is found by reading."""
+    """Common encodings of a value of any length; others are found by decoding."""
     bytewise, base64 = value.encode().decode("latin-1"), b64encode(value.encode()).decode().rstrip("=")
     return {value, bytewise, base64, quote(value, safe=""), quote_plus(value), json.dumps(value)[1:-1]}
 
 
 def _needles(value: str) -> set[str]:
-    """The forms of the value to search for: as it is and encoded, in characters and in bytes."""
+    """The forms of a value to search for: plain and encoded, as text and bytes."""
     forms = {reading for form in (value, value.encode().decode("latin-1")) for reading in _unescaped(form)}
     # A space is a plus sign in an address, and readings have no spaces.
     spelled = {SPACE.sub(space, form).lower() for form in forms for space in ("", "+")}
@@ -246,7 +246,7 @@ def _needles(value: str) -> set[str]:
 
 
 def _readings(text: str, least: int, work: _Work, depth: int = DEPTH) -> Iterator[str]:
-    """The text without whitespace, unescaped again and again, and what long runs of base64 and hex in it say.
+    """The text without whitespace, repeatedly unescaped, and the decoded runs of base64 and hex in it.
 
     All in lower case.
     """
@@ -260,7 +260,7 @@ def _readings(text: str, least: int, work: _Work, depth: int = DEPTH) -> Iterato
 
 
 def _unescaped(text: str) -> Iterator[str]:
-    """The text, and what it is each time an encoding is taken off."""
+    """The text at each level of decoding."""
     yield text
     for take_off in (html.unescape, _unquoted, _unslashed) * PASSES:
         plain = take_off(text)
@@ -311,7 +311,7 @@ def _decoded(text: str, least: int) -> Iterator[str]:
 
 
 def refuse_literals(named: Iterable[tuple[str, str]], public: Iterable[str] = ()) -> None:
-    """A ValueError where a name and its value, such as those of a header, look like a key that is written out."""
+    """Raise a ValueError if a name and its value, such as a header, look like a literal key."""
     for name, value in named:
         literal = value and "${" not in value and name not in public
         if literal and (is_secret(name) or SCHEME.fullmatch(value) or KEY_SHAPE.search(value)):

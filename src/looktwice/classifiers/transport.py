@@ -1,4 +1,4 @@
-"""HTTP for every protocol: sends a request, returns a reply of limited size or raises an error of the right kind.
+"""HTTP for all connectors: send a request, return a reply of limited size or raise the right error.
 
     secrets = Secrets()
     transport = Transport(HttpSettings(), secrets)
@@ -8,7 +8,7 @@
 
 HTTP itself is aiohttp's. What is added here: whether a request that failed was surely not sent, which decides what is
 paid for; and caps on the size of replies. `Secrets` takes keys out of every text that leaves this file. Redirects are
-refused, because a key must not follow one. Nothing is retried here: that is the engine's affair.
+rejected, because a key must not follow one. Retries are left to the engine.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from looktwice.errors import ClassifierError, PermanentError, QuotaError, Transi
 from looktwice.images import WorkingSize
 
 IDLE = 4.0
-"""Seconds that an idle connection is kept: less than the 5 after which common servers close it."""
+"""Seconds that an idle connection is kept: below the 5 of common servers."""
 LATE, GRACE = 1.0, 5.0
-"""Seconds by which a timer is late only if the process was stopped, and those in which its replies are read then."""
+"""A timer that is later than this shows that the process was stopped; then this is the time to read its replies."""
 LARGE = 1 << 20
-"""Bytes from which a body is written in pieces."""
+"""Bodies from this size are written in pieces."""
 AGENT = {"user-agent": "looktwice"}
 HOST = re.compile(r"[\w.~%:-]+", re.ASCII)
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -58,7 +58,7 @@ FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 
 TRANSIENT = {408, 425, 429}
 REFUSALS = {401, 402, 403, 413, 429}
-"""Statuses of a server that did not do the work, which few bill."""
+"""Statuses of requests that were not processed, and are rarely billed."""
 UNSUPPORTED = {501, 505}
 QUOTA_STATUSES = {400, 402, 403, 429}
 QUOTA_WORDS = re.compile(
@@ -90,7 +90,7 @@ DAY = 86_400.0
 HIGHEST_PRICE = 1_000_000
 """An upper bound on the price of a question."""
 YEAR = 366 * DAY
-"""The longest wait that is taken from a reply, in seconds."""
+"""The longest accepted Retry-After, in seconds."""
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -105,7 +105,7 @@ Price = Annotated[Decimal, Field(ge=0, le=HIGHEST_PRICE, allow_inf_nan=False), A
 
 
 class HttpSettings(BaseModel):
-    """The settings that every HTTP protocol shares; none of them changes answers."""
+    """The settings shared by all HTTP connectors; none of them affects answers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -121,14 +121,14 @@ class HttpSettings(BaseModel):
     public: tuple[str, ...] = Field(default=(), description="names of values that look like keys but are not")
 
     def limits(self, size: WorkingSize, batch: int = 1, encoding: Encoding | None = None) -> Limits:
-        """The same, in the words of the engine, for a classifier that can use pictures of this size."""
+        """Convert to limits, for a classifier with this working size."""
         size = WorkingSize(long=self.working_size) if self.working_size else size
         price = int(self.price * 1_000_000)
         jpeg_above = encoding.jpeg_above if encoding else None
         return Limits(batch, self.concurrency, self.per_second, price, working_size=size, jpeg_above=jpeg_above)
 
     def bills(self, status: int) -> bool:
-        """Whether a reply of this status, which holds no answer, may be on the bill."""
+        """Whether a reply with this status and without an answer may be billed."""
         return self.bills_refusals or status not in REFUSALS
 
 
@@ -141,7 +141,7 @@ class Reply(NamedTuple):
 
 
 class BrokenError(Exception):
-    """No whole reply came."""
+    """The reply was incomplete."""
 
 
 class OverlongError(Exception):
@@ -150,7 +150,7 @@ class OverlongError(Exception):
 
 @dataclass
 class Attempt:
-    """One request, and the connection that it was given; as long as it has none, surely nothing was sent."""
+    """One request and its connection; without one, nothing was sent."""
 
     connection: asyncio.Transport | None = None
 
@@ -160,7 +160,7 @@ class Attempt:
         return self.connection is not None
 
     def abort(self) -> None:
-        """Close the connection at once; what is still to be written is thrown away."""
+        """Close the connection at once, discarding unsent data."""
         if self.connection:
             self.connection.abort()
 
@@ -170,7 +170,7 @@ ATTEMPT: ContextVar[Attempt] = ContextVar("ATTEMPT")
 
 
 class Connector(aiohttp.TCPConnector):
-    """Gives each attempt one connection and no second one."""
+    """A connector that gives each attempt at most one connection."""
 
     def __init__(self) -> None:
         super().__init__(limit=0, keepalive_timeout=IDLE, resolver=aiohttp.ThreadedResolver())
@@ -185,7 +185,7 @@ class Connector(aiohttp.TCPConnector):
             raise BrokenError("the connection was lost")
         connection = await super().connect(req, traces, timeout)
         while (protocol := connection.protocol) is not None and protocol in self._given and protocol.should_close:
-            # Bytes came while it was idle, and would be taken for the reply to this request.
+            # Bytes received while idle would be taken for the reply to this request.
             connection.close()
             connection = await super().connect(req, traces, timeout)
         if protocol is not None:
@@ -204,7 +204,7 @@ class Transport:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def endpoint(self, method: str, url: str | URL, headers: Mapping[str, str]) -> Endpoint:
-        """An endpoint to send bodies to; build it once, since all that requests share is made here."""
+        """Create an endpoint; reuse it, since it prepares everything that requests share."""
         return Endpoint(self, method, _url(url, self.secrets), headers)
 
     async def session(self) -> aiohttp.ClientSession:
@@ -235,9 +235,9 @@ class Transport:
 
 @asynccontextmanager
 async def _timeout(seconds: float) -> AsyncIterator[None]:
-    """A TimeoutError after this many seconds.
+    """Raise a TimeoutError after this many seconds.
 
-    Where this process was stopped meanwhile (Ctrl-Z), the reply may be waiting in the socket: it is read first.
+    If the process was stopped meanwhile (Ctrl-Z), the reply may be waiting in the socket and is read first.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
@@ -269,7 +269,7 @@ class Endpoint:
         self._headers = own | self._sendable(headers)
 
     async def send(self, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Reply:
-        """The reply to one request; a ClassifierError says what kind of failure it was."""
+        """Send one request; raises the ClassifierError for the failure."""
         attempt = Attempt()
         every = self._headers | self._sendable(headers) if headers else self._headers
         try:
@@ -280,7 +280,7 @@ class Endpoint:
             if 200 <= reply.status < 300:
                 return reply
             failure = self._refused(reply)
-        # Raised here, outside the handler, so that the error of the network, which may hold the key, is no part of it.
+        # Raised outside the handler, so that the network error, which may contain the key, is not attached.
         raise failure
 
     async def _exchange(self, attempt: Attempt, headers: Mapping[str, str], body: bytes | None) -> Reply:
@@ -333,7 +333,7 @@ class Endpoint:
         return self.parse(await self.send(body, headers))
 
     def parse(self, reply: Reply) -> object:
-        """The JSON value that a reply holds."""
+        """Parse a JSON reply."""
         try:
             return json.loads(reply.body)
         except (ValueError, RecursionError):
@@ -341,7 +341,7 @@ class Endpoint:
         raise self.garbled("is not JSON", reply)
 
     def garbled(self, why: str, reply: Reply) -> TransientError:
-        """The error for a reply of the 200s that is not what was promised."""
+        """The error for an invalid reply with a 2xx status."""
         words = _words(reply.body, self._transport.secrets)
         return TransientError(
             f"the reply of {self._where} {self._transport.secrets.line(why)}: {words}; "
@@ -352,7 +352,7 @@ class Endpoint:
         )
 
     def _failed(self, error: Exception) -> ClassifierError:
-        """The error for a request that may have been sent and got no whole reply."""
+        """The error for a request that may have been sent and got no complete reply."""
         http = self._transport.http
         match error:
             case OverlongError():
@@ -372,7 +372,7 @@ class Endpoint:
         )
 
     def _unsent(self, error: Exception) -> ClassifierError:
-        """The error for a request that surely was not sent."""
+        """The error for a request that was certainly not sent."""
         where = f"{self._where} through the proxy {self._proxy.url}" if self._proxy else self._where
         match error:
             case aiohttp.ClientSSLError():
@@ -406,7 +406,7 @@ class Endpoint:
         return self._transport.secrets.line(why) or type(error).__name__
 
     def _refused(self, reply: Reply) -> ClassifierError:
-        """The error for a whole reply whose status is not of the 200s."""
+        """The error for a reply with another status than 2xx."""
         words = _words(reply.body, self._transport.secrets)
         summary = f"{self._where} answered {reply.status}: {words}"
         kind = _kind(reply.status, reply.body[:SEARCHED].decode("utf-8", "replace"))
@@ -427,7 +427,7 @@ class Endpoint:
 
 
 def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """Seconds that a server asks to be left alone, a year at most, from Retry-After or the usual rate-limit headers."""
+    """The wait in seconds that a server asks for, at most a year, from Retry-After or common rate-limit headers."""
     now = _moment(headers.get("date", "")) or now or time.time()
     if milliseconds := _number(headers.get("retry-after-ms", "")):
         return min(milliseconds / 1000, YEAR)
@@ -489,14 +489,14 @@ def _url(url: str | URL, secrets: Secrets) -> URL:
 
 @dataclass(frozen=True)
 class Proxy:
-    """A proxy, and the headers that are meant for it."""
+    """A proxy with its headers."""
 
     url: URL
     headers: Mapping[str, str]
 
 
 def _proxy(url: URL, secrets: Secrets) -> Proxy | None:
-    """The proxy that the environment names for an address; its password is masked from now on."""
+    """The proxy for an address from the environment; its password is masked from now on."""
     proxies = getproxies_environment()
     found = proxies.get(url.scheme) or proxies.get("all")
     if not found or proxy_bypass(url.host_port_subcomponent or ""):

@@ -1,8 +1,8 @@
-"""A description in a file from somebody else runs, reads and reaches nothing before the user has approved it.
+"""Approval of untrusted descriptions: nothing is run, read or contacted before the user has approved it.
 
-What the user names (`-c`, `classifier=`) is connected as it is. What a profile names passes `checked`, the only way
-from a profile to a classifier. Approvals are files in the user's own data folder, named by a digest of the
-description; deleting one withdraws it.
+Classifiers given by the user (`-c`, `classifier=`) are connected directly. Those in a profile pass `checked`, the only
+way from a profile to a classifier. Approvals are files in the user's data folder, named by a digest of the description;
+deleting one withdraws it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 PACE = {"timeout", "connect_timeout", "concurrency", "per_second", "working_size"}
 READING = {"label", "score", "error", "rename", "empty", "synonyms", "without_label"}
-"""Settings of how fast to ask and how replies are read, which may change without a new approval."""
+"""Settings of rates and of reading replies, which may change without a new approval."""
 LOCAL = {"command", "onnx", "python"}
-"""Connectors for which the same words mean something else in another folder."""
+"""Connectors whose descriptions depend on the folder."""
 MOST = 160
-"""Characters of an error about what a description would do; `looktwice trust` shows all of it."""
+"""The most characters of side effects in an error; `looktwice trust` shows all of them."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Reach:
     """Files outside the folder of the description."""
 
     def lines(self) -> list[str]:
-        """A line for each kind of thing that it does; none if it does nothing that needs approval."""
+        """One line per kind of side effect; none if no approval is needed."""
         kinds = {
             "run {} with your rights and environment variables": self.runs,
             "send pictures to {}": self.sends,
@@ -62,7 +62,7 @@ class Reach:
 
 
 def checked(text: str, file: Path) -> Described:
-    """The description that `file` names, if it can do no harm or was approved; an UntrustedError otherwise."""
+    """Return the description in `file` if it is harmless or approved; raises an UntrustedError otherwise."""
     if PureWindowsPath(text.removeprefix("onnx:")).drive.startswith("\\\\"):
         raise UntrustedError(f"{str(file)!r} names a classifier on a network drive; name the classifier with -c")
     described = resolve(text)
@@ -77,7 +77,7 @@ def checked(text: str, file: Path) -> Described:
 
 
 def approve(described: Described) -> Path:
-    """Let files name this classifier from now on."""
+    """Store the approval of a description."""
     place = _place(described)
     files.make_folder(place.parent)
     files.write(place, "\n".join([described.text, *reach(described).lines(), ""]))
@@ -85,7 +85,7 @@ def approve(described: Described) -> Path:
 
 
 def remember(text: str) -> None:
-    """Approve what the user has named; where that cannot be stored, it has to be named again."""
+    """Approve a classifier given by the user; if the approval cannot be stored, it has to be given again."""
     with suppress(LookTwiceError, OSError):
         approve(resolve(text))
 
@@ -116,7 +116,7 @@ def reach(described: Described) -> Reach:
 
 
 def _with_address(described: Described) -> Settings:
-    """The settings with what the address says, as the connectors read it."""
+    """Merge the settings with those in the address, like the connectors do."""
     from looktwice.classifiers.http import PLACE as VALUE, merge_preset
 
     scheme, address, settings = described.scheme, described.address, described.settings

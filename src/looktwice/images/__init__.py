@@ -1,4 +1,4 @@
-"""Files → images: decoding bytes that nobody vouches for, and finding pictures with their truths."""
+"""Files → images: decode untrusted bytes, and find pictures with their truths."""
 
 from looktwice.images.collection import (
     ENDINGS,

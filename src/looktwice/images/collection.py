@@ -1,7 +1,7 @@
-"""Where pictures come from, with their truths: files, folders, `labels.csv`, one folder per class, and `.npz`.
+"""Collections of pictures with truths: files, folders, `labels.csv`, one folder per class, and `.npz`.
 
-Listing a collection decodes nothing. A `Picture` is small, can be pickled and sent to another process, and decodes
-anew each time it is asked; only the arrays of a few `.npz` files are kept, once for all pictures of a process.
+Listing a collection decodes nothing. A `Picture` is small, can be pickled and sent to another process, and is decoded
+each time it is used; only the arrays of a few `.npz` files are cached per process.
 """
 
 import heapq
@@ -33,12 +33,11 @@ if TYPE_CHECKING:
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".heic", ".heif", ".avif", ".bmp", ".tif", ".tiff", ".gif")
 """Endings of the files that are taken from a folder, in any case."""
 Stamp = tuple[int, ...]
-"""What tells a file from another in its place: times of the last change of its content and of the file, in nanoseconds
-(nobody can set the second one), bytes, and its number on the disk."""
+"""The version of a file: mtime and ctime in nanoseconds (users cannot set ctime), size, and inode."""
 
 
 class Source(Protocol):
-    """The source of a collection's pictures: reads the pixels of a name, at a working size.
+    """The interface of a source: reads the pixels of a name, at a working size.
 
     One of files also has `stamp(name)`, that of the file, which raises an OSError if it is not there.
     """
@@ -54,21 +53,21 @@ class Picture:
     truth: str | None
     source: Source = field(repr=False)
     excluded: tuple[str, ...] = ()
-    """Labels that the truth is surely none of, if no more is known of it."""
+    """Labels known to be wrong, if the truth is otherwise unknown."""
     probability: float = 1.0
-    """How likely it was to be labelled beside others, in (0, 1]; 1 where all were as likely."""
+    """The relative probability of selection for labelling, in (0, 1]; 1 if equal."""
     tags: tuple[str, ...] | None = None
-    """All tags that are true of it, where its truth is not one label but a set of tags."""
+    """All tags that apply, if its truth is a set of tags."""
 
     def image(self, size: WorkingSize | None = None) -> Image:
-        """The decoded picture, scaled down to a working size where it is larger.
+        """Decode the picture, scaled down to a working size if larger.
 
-        An ImageError names a file that cannot be read, a DataError an array that cannot.
+        Raises an ImageError for an unreadable file, a DataError for an unreadable array.
         """
         return self.source.image(self.name, size)
 
     def stamp(self) -> Stamp | None:
-        """That of the picture's file; None if it has none, or it is not there."""
+        """The stamp of the picture's file; None without a file, or if it is missing."""
         stamp: Callable[[str], Stamp] | None = getattr(self.source, "stamp", None)
         try:
             return stamp(self.name) if stamp else None
@@ -77,7 +76,7 @@ class Picture:
 
 
 class Collection(Sequence[Picture]):
-    """Pictures of one source, without truths: a `Picture` is made when it is asked for, and only names take memory."""
+    """Pictures of one source, without truths; each `Picture` is created on demand, and only names take memory."""
 
     def __init__(self, names: Sequence[str], source: Source) -> None:
         self._names, self._source = names, source
@@ -136,7 +135,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """Pictures in one array of one file that is not compressed: each is read where it lies."""
+    """Pictures in an uncompressed array, read one by one."""
 
     path: Path
     listed: Stamp
@@ -182,7 +181,7 @@ def _stamp(path: Path) -> Stamp:
 
 
 def _content_stamp(file: Path | int) -> Stamp:
-    """When the content of an array's file was last changed, and its bytes; a backup changes neither."""
+    """The mtime and size of an array's file."""
     status = os.stat(file)
     return status.st_mtime_ns, status.st_size
 
@@ -231,7 +230,7 @@ PicturesLike = str | Path | Sequence[PictureLike] | NDArray[np.uint8]
 
 
 def one(item: PictureLike, name: str = "picture") -> Picture:
-    """A picture from wherever it is; what is not a path gets the given name."""
+    """Open a picture from any source; sources without a path get the given name."""
     if isinstance(item, Picture):
         return item
     if isinstance(item, str | Path):
@@ -249,7 +248,7 @@ def one(item: PictureLike, name: str = "picture") -> Picture:
 
 
 def many(items: PicturesLike) -> Sequence[Picture]:
-    """Pictures from wherever they are; those in memory are named by their place."""
+    """Open pictures from any source; those in memory are named by their index."""
     if isinstance(items, str | Path):
         return find([Path(items)])
     if len(items) and all(isinstance(item, str | Path) for item in items):
@@ -300,9 +299,9 @@ def labelled(
 
     `path` is a folder with a `labels.csv` (columns `file` and `label`), a folder with one folder per class, or an
     `.npz` with `images`, `labels` and `class_names`. `truths` is a CSV like `labels.csv` that lies elsewhere, and
-    `column` names the column of the CSV that holds the truths. Truths are tags, of which several may be true, where the
-    CSV has a column `tags` or several labels for a file, `truths` is COCO's JSON of instances, or `labels` of an
-    `.npz` have a column of 0 and 1 for each of the `class_names`.
+    `column` names the column of the CSV that holds the truths. Truths are tags if the CSV has a column `tags` or
+    several labels for a file, `truths` is COCO's JSON of instances, or `labels` of an `.npz` have a column of 0 and 1
+    for each of the `class_names`.
     """
     with reading(path):
         if truths is None and (path / "labels.csv").is_file():
@@ -343,7 +342,7 @@ def _listed(root: Path) -> list[str]:
 
 
 def _walk(root: Path) -> Iterator[str]:
-    """Files below a folder, hidden ones left out. Each folder is read once, so that links in a ring come to an end.
+    """List files below a folder, except hidden ones. Each folder is read once, so that links in a ring come to an end.
 
     Links to folders are followed last, so that what really lies below the root keeps its own name; links to a folder
     above the root, or above the link, are not followed.
@@ -380,7 +379,7 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
 
 
 def _by_class(root: Path, max_pixels: int) -> list[Picture]:
-    """One folder a class: the truth is the first folder on the way from the root to the picture."""
+    """One folder per class: the truth is the first folder below the root."""
     if root.exists() and not root.is_dir():
         raise DataError(
             f"{shown(str(root))}: no collection with truths; give a folder or an .npz, or name a CSV",
@@ -513,7 +512,7 @@ def _tagged_stack(
 
 
 def named_truths(path: Path, labels: "NDArray[np.generic]", names: Sequence[str] | None) -> list[str]:
-    """The truth of each label: the class name that a number stands for, or the label itself where it is a text.
+    """Map labels to truths: numbers to class names, strings to themselves.
 
     Numbers without class names become texts. A DataError lists labels that no class name stands for.
     """

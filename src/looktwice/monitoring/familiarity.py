@@ -48,7 +48,7 @@ POWER = 4
 
 
 def _least_units() -> Floats:
-    """(len(NAMES),): the least unit of each number of the descriptor, by what it is.
+    """(len(NAMES),): the smallest unit of each number of the descriptor.
 
     If all labelled pictures have the same size, or are all grey, others are far away. Light statistics are within [0,
     1] and close to an end for most pictures of some kinds: their spread cannot be estimated from hundreds of pictures,
@@ -105,7 +105,7 @@ class Familiarity(BaseModel):
         return cls(neighbours=packed, distances=tuple(distances.tolist()), size=size)
 
     def __eq__(self, other: object) -> bool:
-        """Whether both have the same fields; what is derived from them does not count."""
+        """Compare fields only, not derived values."""
         return isinstance(other, Familiarity) and self.model_dump() == other.model_dump()
 
     def __hash__(self) -> int:

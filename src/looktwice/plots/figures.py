@@ -20,9 +20,9 @@ from looktwice.errors import DataError
 
 _WIDTH, _EDGE, _LEFT, _RIGHT = 400.0, 4.0, 52.0, 380.0
 _LETTER = 6.3
-"""About the width of a letter of the small type, in the units of the figure."""
+"""The approximate width of a letter of small type, in units of the figure."""
 _POINTS = 240
-"""The most points of a drawn line: more than a phone can show, few enough for a page that loads fast."""
+"""The most points of a line: more than a phone can show, but few enough for a fast page."""
 _COLOURS = ("#3d7eea", "#e2742f", "#179c82", "#b158c2", "#b98a12", "#7f8694")
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "1 2")
 
@@ -77,7 +77,7 @@ def risk_coverage_svg(
     elif threshold is not None:
         remarks = [f"no answer has a confidence of {upward(threshold)} or more"]
     heading, top = _heading(title, remarks)
-    # One mistake among the first few answers is a high and meaningless peak; it may leave the frame.
+    # An error among the first few answers makes a high but meaningless peak, which may be clipped.
     ticks = _ticks(0, max(0.01, 1.1 * float(y[x >= min(0.05, x[1])].max())))
     frame = _Frame(top, 240, (0, 1), (ticks[0], ticks[-1]))
     coverage = _Axis("accepted answers", _ticks(0, 1), _percent)
@@ -175,7 +175,7 @@ class _Axis:
 
 @dataclass(frozen=True)
 class _Frame:
-    """A plotting area, and the way from values to places in it."""
+    """A plotting area with its coordinate transform."""
 
     top: float
     height: float
@@ -203,7 +203,7 @@ def _percent(value: float) -> str:
 
 
 def _decimal(ticks: Sequence[float]) -> Callable[[float], str]:
-    """Words with as many decimals as the ticks need to differ."""
+    """Format ticks with as many decimals as they need to differ."""
     step = ticks[1] - ticks[0] if len(ticks) > 1 else 1.0
     places = max(0, -math.floor(math.log10(step) + 1e-9))
     return lambda value: f"{value:,.{places}f}".replace("-", "−")
@@ -264,7 +264,7 @@ def _check(lines: Sequence[Line]) -> None:
 
 
 def _n(value: float) -> str:
-    """A place in the figure, to a tenth of a unit; no negative zero."""
+    """Format a coordinate to a tenth of a unit, without negative zero."""
     return f"{round(value, 1) + 0.0:.1f}"
 
 
@@ -295,7 +295,7 @@ def _rule(x1: float, y1: float, x2: float, y2: float, more: str) -> str:
 
 
 def _heading(title: str, remarks: Sequence[str]) -> tuple[str, float]:
-    """Title and remarks, and where the space below them begins."""
+    """Draw title and remarks; returns the top of the space below."""
     y, parts = 4.0, []
     for words in textwrap.wrap(title, 44):
         y += 17
@@ -307,7 +307,7 @@ def _heading(title: str, remarks: Sequence[str]) -> tuple[str, float]:
 
 
 def _legend(names: Sequence[str], top: float) -> tuple[str, float]:
-    """Names beside samples of their lines, in as many rows as they need, and where the space below begins."""
+    """Draw the legend, in as many rows as needed; returns the top of the space below."""
     x, y, parts = _EDGE, top - 12, []
     for i, name in enumerate(names):
         width = 28 + _LETTER * len(name)
@@ -339,7 +339,7 @@ def _diagonal(frame: _Frame) -> str:
 
 
 def _bin(curve: Reliability, i: int, frame: _Frame) -> str:
-    """One bin of a reliability diagram: a pale bar, the interval, and a point at what was claimed."""
+    """One bin of a reliability diagram: a pale bar, the interval, and a point at the mean confidence."""
     x, y = frame.x(curve.confidence[i]), frame.y(curve.accuracy[i])
     left, right = frame.x(curve.edges[i]) + 0.75, frame.x(curve.edges[i + 1]) - 0.75
     whisker = f'stroke="{_colour(0)}" stroke-width="1.6" stroke-linecap="round"'
@@ -359,7 +359,7 @@ def _bin_words(curve: Reliability, i: int) -> str:
 
 
 def _bar(curve: Reliability, i: int, frame: _Frame) -> str:
-    """One bar of the histogram; however few its pictures, it can be seen."""
+    """One bar of the histogram, with a minimum height."""
     left, right = frame.x(curve.edges[i]) + 0.75, frame.x(curve.edges[i + 1]) - 0.75
     y = min(frame.y(float(curve.count[i])), frame.bottom - 1)
     return (
@@ -369,7 +369,7 @@ def _bar(curve: Reliability, i: int, frame: _Frame) -> str:
 
 
 def _clipped(frame: _Frame, parts: Iterable[str]) -> str:
-    """Marks of which nothing outside the frame is seen, but for the width of a point."""
+    """Clip marks to the frame, plus the width of a point."""
     x, y, width, height = _LEFT - 4, frame.top - 4, _RIGHT - _LEFT + 8, frame.height + 8
     box = f"{_n(x)} {_n(y)} {_n(width)} {_n(height)}"
     place = f'x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}"'
@@ -390,7 +390,7 @@ def _stroke(frame: _Frame, x: Floats, y: Floats, index: int) -> str:
 
 
 def _marked(frame: _Frame, line: Line, index: int) -> str:
-    """A line, with a point at each value where there are few."""
+    """A line, with a marker at each value if there are few."""
     stroke = _stroke(frame, line.x, line.y, index)
     if len(line.x) > 24:
         return stroke

@@ -20,9 +20,9 @@ from looktwice.report.inputs import Judged
 SIDE = 144
 """Pixels of the longer side of a thumbnail, at most."""
 SAMPLE_SIDE = 512
-"""The sample is brought to this size before the views are drawn: they take long on large photos."""
+"""The sample is scaled to this size before views are rendered, which is slow on large photos."""
 SAMPLE = 14
-"""The embedded picture that serves as a sample, a boot: one sees which way it points."""
+"""The embedded sample picture, a boot, whose orientation is visible."""
 CARDS = 12
 """Pictures in a gallery."""
 VIEWS = 24
@@ -41,12 +41,12 @@ class Thumbnail:
 
     @property
     def small(self) -> bool:
-        """Whether its pixels should be seen as they are."""
+        """Whether to display it without smoothing."""
         return max(self.width, self.height) <= SMALL
 
 
 def thumbnail(pixels: NDArray[np.uint8]) -> Thumbnail:
-    """A small copy that needs no file: at most SIDE pixels wide and high, some kilobytes."""
+    """A thumbnail as a data URL, at most SIDE pixels wide and high."""
     small = shrunk(pixels, SIDE)
     return Thumbnail(data_url(small), small.shape[1], small.shape[0])
 
@@ -78,7 +78,7 @@ class ViewRow:
 
 
 def panel(policy: Policy, seed: int, judged: Judged | None, image: Image) -> list[ViewRow]:
-    """The picture itself, then each view of the panel in its order; draws of one view make one row."""
+    """The base, then each view of the panel in order; draws of one view share a row."""
     places: dict[View, list[int]] = {}
     for place, view in enumerate(policy.panel):
         places.setdefault(view, []).append(place)
@@ -163,7 +163,7 @@ class Gallery:
 
 
 def galleries(judged: Judged, pictures: Sequence[Picture]) -> list[Gallery]:
-    """The most doubtful, the confidently wrong, and those that the views set right; empty ones are left out."""
+    """The least confident, the confidently wrong, and those corrected by views; empty groups are omitted."""
     known, rising = {item.name: item for item in pictures}, np.argsort(judged.confidence, kind="stable")
     found = [("Most doubtful", "Answers with the least confidence: the first to show to a person.", rising)]
     labelled = judged.labelled()
@@ -208,7 +208,7 @@ def unfamiliar(
 
 
 def sample(pictures: Iterable[Picture]) -> Image:
-    """A picture to show the views on: the first that can be read, else an embedded one."""
+    """A sample picture for the views: the first readable one, else an embedded one."""
     for item in pictures:
         try:
             return item.image(PHOTO)

@@ -1,4 +1,4 @@
-"""The noise that views make in a model's latent space: how it is read, summed up and compared. Arrays only.
+"""The noise of views in a model's latent space: measurement, aggregation and comparison of arrays.
 
 Letters follow the paper: z = h(x) are the features before the final linear layer, A and B the most and second most
 probable label of the picture itself, w = w_A − w_B, and a view T(x) moves the margin wᵀz + b by wᵀ(h(T(x)) − h(x)).
@@ -81,8 +81,8 @@ def read(head: Head, base: Floats, views: Floats) -> Reading:
 class Cumulatives:
     """The exact cumulatives of many pictures on the grid, in memory that does not grow with their number.
 
-    The cumulative of a picture with S samples is k/S at each point, so counting for each point and each k the pictures
-    that are there loses nothing. Whole numbers add up to the same in any order.
+    The cumulative of a picture with S samples is k/S at each point, so counts of pictures by point and k are lossless.
+    Sums of integers do not depend on their order.
     """
 
     counts: Counts
@@ -145,9 +145,9 @@ class Shape:
     kurtosis: float
     """Above 0: heavier tails than a Gaussian of the same deviation."""
     left: float
-    """How far the outermost 1 % on the left is from the median, relative to a Gaussian with the same quartiles."""
+    """The distance of the lowest 1 % from the median, relative to a Gaussian with the same quartiles."""
     right: float
-    """The same on the right."""
+    """The same for the highest 1 %."""
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def _normal_levels(sigma: float) -> NDArray[np.int16]:
 @register
 @dataclass(frozen=True)
 class Rotation(Sampled, Moving):
-    """The picture turned by an angle that is uniform from -degrees to +degrees."""
+    """The picture rotated by an angle that is uniform from -degrees to +degrees."""
 
     random: ClassVar[bool] = True
     adjective = "turned"
@@ -73,7 +73,7 @@ class Rotation(Sampled, Moving):
 @register
 @dataclass(frozen=True)
 class Elastic(Sampled):
-    """Every pixel pushed by up to alpha/2 pixels: uniform fields, smoothed by a Gaussian of sigma pixels."""
+    """Elastic deformation by up to alpha/2 pixels: uniform fields, smoothed by a Gaussian of sigma pixels."""
 
     random: ClassVar[bool] = True
     adjective = "warped"
@@ -117,7 +117,7 @@ def _kernels(alpha: float, sigma: float) -> tuple[Points, Points]:
 @register
 @dataclass(frozen=True)
 class Affine(Sampled, Moving):
-    """Turned by up to ±degrees, shifted by up to ±translate of a side, enlarged by 1 ± scale, but never below 0.1."""
+    """Rotated by up to ±degrees, shifted by up to ±translate of a side, scaled by 1 ± scale, at least 0.1."""
 
     random: ClassVar[bool] = True
     adjective = "moved"
@@ -166,7 +166,7 @@ class Mirror(Moving):
 @register
 @dataclass(frozen=True)
 class Turn(Sampled, Moving):
-    """The picture turned about its centre, counter-clockwise."""
+    """The picture rotated about its centre, counter-clockwise."""
 
     degrees: Annotated[float, Between(-180, 180)]
 
@@ -222,7 +222,7 @@ class Tone(View):
     """Added, where white is 1."""
     contrast: Annotated[float, Between(0, 4)] = 1.0
     grey: Annotated[float, Between(0, 1)] = 0.0
-    """0 keeps all colour, 1 keeps none."""
+    """The share of colour that is removed."""
     cast: Annotated[float, Between(-1, 1)] = 0.0
     """Red gains this share and blue loses it: above 0 is warmer, below 0 colder."""
 

@@ -93,7 +93,7 @@ def read_through(maps: Maps, picture: Pixels, sampling: Sampling, out: Pixels) -
 
 
 class Motion(NamedTuple):
-    """How a picture is moved: one number for all draws, or one for each draw."""
+    """Geometric parameters: one number for all draws, or one per draw."""
 
     angle: Floats | float = 0.0
     """Degrees, counter-clockwise, about the centre."""
@@ -104,7 +104,7 @@ class Motion(NamedTuple):
     down: Floats | float = 0.0
     """Shift as a share of the height."""
     mirrored: bool = False
-    """Left and right change sides before anything else moves."""
+    """Whether the picture is mirrored first."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def sampling_of(moves: Moves) -> Sampling:
 
 
 def move(moves: Moves, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
-    """Fills `out` with the picture, moved in one step by all the moves, as each question draws them."""
+    """Fills `out` with the picture, transformed in one step by all the moves of each query."""
     height, width, _ = picture.shape
     sampling = sampling_of(moves)
     if not any(each.random for each in moves):
@@ -249,7 +249,7 @@ def piece(start: int, x: Points, y: Points, margin: int, nearest: bool) -> Piece
 
 
 class Run(NamedTuple):
-    """Neighbouring views that are drawn together: draws of one view, or fixed moves that read the picture alike."""
+    """Adjacent views that are rendered together: draws of one view, or compatible fixed moves."""
 
     start: int
     stop: int
@@ -264,14 +264,14 @@ def renderer(views: Iterable[View]) -> str:
 
 
 def render(image: Image, questions: Sequence[Question]) -> Pixels:
-    """(n, height, width, 3): what each question shows, in their order."""
+    """(n, height, width, 3): the pixels of each query, in order."""
     out = np.empty((len(questions), *image.pixels.shape), np.uint8)
     render_into(image, questions, out)
     return out
 
 
 def render_into(image: Image, questions: Sequence[Question], out: Pixels) -> None:
-    """Writes what each question shows into `out`: uint8, (n, height, width, 3), contiguous."""
+    """Renders each query into `out`: uint8, (n, height, width, 3), contiguous."""
     height, width, _ = image.pixels.shape
     shape = (len(questions), height, width, 3)
     if out.shape != shape or out.dtype != np.uint8 or not (out.flags.c_contiguous and out.flags.writeable):
