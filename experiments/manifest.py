@@ -94,6 +94,7 @@ TASKS = (
     ),
     Task("experiments.wordings", "experiments.wordings", ("wordings",), ("results/baselines.md",)),
     Task("experiments.shift", "experiments.shift", ("shift",), ("results/familiarity.md",)),
+    Task("experiments.shifts", "experiments.shifts", ("shifts",), ("results/familiarity.md",)),
     Task("experiments.ablations", "experiments.ablations", ("ablations",), ("results/jury.md",)),
     Task("experiments.constants", "experiments.constants", ("constants",), ("results/jury.md",)),
     Task("experiments.typical fit", "experiments.typical", ("typical_weights",), ("method.md",), "ship"),
