@@ -2,10 +2,8 @@
 
 from looktwice.images.collection import (
     ENDINGS,
-    Picture,
     PictureLike,
     PicturesLike,
-    Stamp,
     find,
     has_truths,
     labelled,
@@ -27,5 +25,6 @@ from looktwice.images.image import (
     encode_png,
     shrunk,
 )
+from looktwice.images.picture import Picture, Stamp
 from looktwice.images.truths import FILE_COLUMNS, read_header, read_truths
 from looktwice.images.video import FRAMES, frames, is_video_file

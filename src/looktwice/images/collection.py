@@ -5,26 +5,22 @@ each time it is used; only the arrays of a few `.npz` files are cached per proce
 """
 
 import heapq
-import math
 import os
 import stat
-import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from threading import Lock
-from typing import TYPE_CHECKING, Protocol, Union, overload
+from typing import TYPE_CHECKING, Union
 from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.errors import DataError, few, shown
-from looktwice.images.decode import converted, decode, load
+from looktwice.images.decode import converted, decode
 from looktwice.images.image import MAX_PIXELS, Image, WorkingSize, reading
-from looktwice.images.npz import NPZ, array_names, read_array, read_header as read_array_header
+from looktwice.images.npz import array_names, is_npz, labelled_stack, stacked
+from looktwice.images.picture import Collection, Folder, Picture, repeated
 from looktwice.images.truths import COLUMN, NOT, TAGS, read_coco, read_header, read_truths
 
 if TYPE_CHECKING:
@@ -32,158 +28,6 @@ if TYPE_CHECKING:
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".heic", ".heif", ".avif", ".bmp", ".tif", ".tiff", ".gif")
 """Endings of the files that are taken from a folder, in any case."""
-Stamp = tuple[int, ...]
-"""The version of a file: mtime and ctime in nanoseconds (users cannot set ctime), size, and inode."""
-
-
-class Source(Protocol):
-    """The interface of a source: reads the pixels of a name, at a working size.
-
-    One of files also has `stamp(name)`, that of the file, which raises an OSError if it is not there.
-    """
-
-    def image(self, name: str, size: WorkingSize | None = None) -> Image: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A picture that is decoded when asked: its name, unique in its collection, and its truth if known."""
-
-    name: str
-    truth: str | None
-    source: Source = field(repr=False)
-    excluded: tuple[str, ...] = ()
-    """Labels known to be wrong, if the truth is otherwise unknown."""
-    probability: float = 1.0
-    """The relative probability of selection for labelling, in (0, 1]; 1 if equal."""
-    tags: tuple[str, ...] | None = None
-    """All tags that apply, if its truth is a set of tags."""
-
-    def image(self, size: WorkingSize | None = None) -> Image:
-        """Decode the picture, scaled down to a working size if larger.
-
-        Raises an ImageError for an unreadable file, a DataError for an unreadable array.
-        """
-        return self.source.image(self.name, size)
-
-    def stamp(self) -> Stamp | None:
-        """The stamp of the picture's file; None without a file, or if it is missing."""
-        stamp: Callable[[str], Stamp] | None = getattr(self.source, "stamp", None)
-        try:
-            return stamp(self.name) if stamp else None
-        except (OSError, ValueError):  # a name that holds a zero is no name of a file
-            return None
-
-
-class Collection(Sequence[Picture]):
-    """Pictures of one source, without truths; each `Picture` is created on demand, and only names take memory."""
-
-    def __init__(self, names: Sequence[str], source: Source) -> None:
-        self._names, self._source = names, source
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    @overload
-    def __getitem__(self, place: int) -> Picture: ...
-    @overload
-    def __getitem__(self, place: slice) -> "Collection": ...
-    def __getitem__(self, place: int | slice) -> "Picture | Collection":
-        if isinstance(place, slice):
-            return Collection(self._names[place], self._source)
-        return Picture(self._names[place], None, self._source)
-
-
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """Pictures in files; a name is the path below `root`, with forward slashes."""
-
-    root: Path
-    max_pixels: int
-
-    def image(self, name: str, size: WorkingSize | None = None) -> Image:
-        return load(self.root / name, self.max_pixels, size)
-
-    def stamp(self, name: str) -> Stamp:
-        return _stamp(self.root / name)
-
-
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """Pictures in one array of one file; a name ends with `#` and the place in the array.
-
-    `read` gives the uint8 array, N x H x W or N x H x W x 3; it is a plain function of a module, so that a picture
-    can be pickled without its pixels. `listed` tells whether the file is still the one that was listed.
-    """
-
-    path: Path
-    read: Callable[[Path], NDArray[np.uint8]]
-    listed: Stamp
-
-    @classmethod
-    def from_file(cls, path: Path, read: Callable[[Path], NDArray[np.uint8]]) -> "Stack":
-        return cls(path, read, _content_stamp(path))
-
-    def stamp(self, name: str) -> Stamp:
-        return _stamp(self.path)
-
-    def image(self, name: str, size: WorkingSize | None = None) -> Image:
-        with _LOADING:
-            images = _images(self)
-        return Image.of(images[int(name.rpartition("#")[2])]).within(size)
-
-
-@dataclass(frozen=True, slots=True)
-class Slices:
-    """Pictures in an uncompressed array, read one by one."""
-
-    path: Path
-    listed: Stamp
-    offset: int
-    shape: tuple[int, ...]
-    """Of one picture."""
-
-    def stamp(self, name: str) -> Stamp:
-        return _stamp(self.path)
-
-    def image(self, name: str, size: WorkingSize | None = None) -> Image:
-        step = math.prod(self.shape)
-        with reading(self.path), self.path.open("rb") as file:
-            if _content_stamp(file.fileno()) != self.listed:
-                raise _changed(self.path)
-            file.seek(self.offset + int(name.rpartition("#")[2]) * step)
-            pixels = np.frombuffer(file.read(step), np.uint8)
-        return Image.of(pixels.reshape(self.shape)).within(size)
-
-
-def _changed(path: Path) -> DataError:
-    return DataError(
-        f"{shown(str(path))}: changed since its pictures were listed; list them again", code="file-malformed"
-    )
-
-
-_LOADING = Lock()
-
-
-@lru_cache(maxsize=2)
-def _images(stack: Stack) -> NDArray[np.uint8]:
-    with reading(stack.path):
-        if _content_stamp(stack.path) != stack.listed:
-            raise _changed(stack.path)
-        images = stack.read(stack.path)
-    images.flags.writeable = False
-    return images
-
-
-def _stamp(path: Path) -> Stamp:
-    status = os.stat(path)
-    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
-
-
-def _content_stamp(file: Path | int) -> Stamp:
-    """The mtime and size of an array's file."""
-    status = os.stat(file)
-    return status.st_mtime_ns, status.st_size
 
 
 def find(paths: Sequence[Path], max_pixels: int = MAX_PIXELS) -> Sequence[Picture]:
@@ -201,8 +45,8 @@ def find(paths: Sequence[Path], max_pixels: int = MAX_PIXELS) -> Sequence[Pictur
             found = [picture for path in paths for picture in _among(path, here)]
         elif paths[0].is_dir():
             found = Collection(_listed(paths[0]), Folder(paths[0], max_pixels))
-        elif _is_npz(paths[0]):
-            found = _stacked(paths[0], paths[0].name, max_pixels)
+        elif is_npz(paths[0]):
+            found = stacked(paths[0], paths[0].name, max_pixels)
         else:
             found = _among(paths[0], here)
     twice = repeated(picture.name for picture in found)
@@ -269,7 +113,7 @@ def has_truths(items: PicturesLike) -> bool:
     if not isinstance(items, str | Path):
         return False
     path = Path(items)
-    return (path / "labels.csv").is_file() or (_is_npz(path) and "labels" in array_names(path))
+    return (path / "labels.csv").is_file() or (is_npz(path) and "labels" in array_names(path))
 
 
 def with_truths(pictures: Sequence[Picture], labels: Iterable[object]) -> list[Picture]:
@@ -311,7 +155,7 @@ def labelled(
         if column != COLUMN:
             what = f"{shown(str(path))}: no labels.csv that could have a column {shown(column)}"
             raise DataError(f"{what}; name the CSV with --truths, or leave out --truths-column", code="option-conflict")
-        return _labelled_stack(path, max_pixels) if _is_npz(path) else _by_class(path, max_pixels)
+        return labelled_stack(path, max_pixels) if is_npz(path) else _by_class(path, max_pixels)
 
 
 # --- files and folders
@@ -328,7 +172,7 @@ def _among(path: Path, here: Folder) -> Sequence[Picture]:
             ) from None
         if stat.S_ISDIR(mode):
             return Collection([f"{name}/{below}" for below in _listed(path)], here)
-        return _stacked(path, name, here.max_pixels) if _is_npz(path) else [Picture(name, None, here)]
+        return stacked(path, name, here.max_pixels) if is_npz(path) else [Picture(name, None, here)]
 
 
 def _listed(root: Path) -> list[str]:
@@ -440,115 +284,3 @@ def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[P
         for name, t in known.items()
         if name in sources
     ]
-
-
-# --- arrays
-
-
-def _is_npz(path: Path) -> bool:
-    return path.suffix.lower() == ".npz" and path.is_file()
-
-
-def _stacked(path: Path, name: str, max_pixels: int) -> Sequence[Picture]:
-    listed, header, where = _content_stamp(path), read_array_header(path, "images"), shown(str(path))
-    shape, kind = header.shape, header.kind
-    if kind != np.uint8 or not (len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3, 4))):
-        raise DataError(
-            f"{where}: images are {kind} of shape {shape}; give uint8, N x H x W or N x H x W x 3",
-            code="file-malformed",
-        )
-    if 0 in shape:
-        raise DataError(
-            f"{where}: images have shape {shape}, so there is no picture; give at least one", code="pictures-none"
-        )
-    if shape[1] * shape[2] > max_pixels:
-        raise DataError(
-            f"{where}: {shape[2]} x {shape[1]} pixels is more than the limit of {max_pixels:,}; raise it",
-            code="image-too-large",
-        )
-    source: Source = Stack(path, _npz_images, listed)
-    if header.offset is not None and not header.fortran:
-        source = Slices(path, listed, header.offset, shape[1:])
-    return Collection([f"{name}#{place}" for place in range(shape[0])], source)
-
-
-def _npz_images(path: Path) -> NDArray[np.uint8]:
-    return read_array(path, "images").view(np.uint8)
-
-
-def _labelled_stack(path: Path, max_pixels: int) -> list[Picture]:
-    pictures, where, names = find([path], max_pixels), shown(str(path)), array_names(path)
-    if "labels" not in names:
-        raise DataError(f"{where}: no array named labels; it has {', '.join(map(shown, names))}", code="file-malformed")
-    labels = read_array(path, "labels")
-    classes = _texts(path, read_array(path, "class_names")) if "class_names" in names else None
-    twice = repeated(classes or ())
-    if twice:
-        raise DataError(
-            f"{where}: {few(twice, 'class name')} used for two classes; give each class its own", code="file-malformed"
-        )
-    if labels.ndim == 2 and labels.shape[1] > 1:
-        return _tagged_stack(pictures, labels, classes, where)
-    truths = named_truths(path, labels, classes)
-    if len(truths) != len(pictures):
-        raise DataError(
-            f"{where}: {len(pictures)} pictures but {len(truths)} labels; give one label for each picture",
-            code="labels-unmatched",
-        )
-    return [Picture(p.name, truth, p.source) for p, truth in zip(pictures, truths, strict=True)]
-
-
-def _tagged_stack(
-    pictures: Sequence[Picture], labels: "NDArray[np.generic]", tags: Sequence[str] | None, where: str
-) -> list[Picture]:
-    """Pictures with a column of 0 and 1 for each tag."""
-    if tags is None or labels.shape != (len(pictures), len(tags)) or not np.isin(labels, (0, 1)).all():
-        wanted = f"a row of 0 and 1 for each of {len(pictures)} pictures, with a class name for each column"
-        raise DataError(f"{where}: labels of shape {labels.shape} are not tags; give {wanted}", code="file-malformed")
-    return [
-        Picture(picture.name, None, picture.source, tags=tuple(tags[code] for code in np.flatnonzero(row).tolist()))
-        for picture, row in zip(pictures, labels, strict=True)
-    ]
-
-
-def named_truths(path: Path, labels: "NDArray[np.generic]", names: Sequence[str] | None) -> list[str]:
-    """Map labels to truths: numbers to class names, strings to themselves.
-
-    Numbers without class names become texts. A DataError lists labels that no class name stands for.
-    """
-    if labels.dtype.kind not in "iu":
-        texts = _texts(path, labels)
-        strange = sorted(set(texts) - set(texts if names is None else names))
-    elif names is None:
-        return [sys.intern(str(label)) for label in labels.ravel().tolist()]
-    else:
-        numbers = labels.ravel().tolist()
-        strange = [f"{label} at #{n}" for n, label in enumerate(numbers) if not 0 <= label < len(names)]
-        texts = [] if strange else [names[label] for label in numbers]
-    if strange:
-        where, known = shown(str(path)), len(names or ())
-        raise DataError(
-            f"{where}: {few(strange, 'label')} outside the {known} class names; correct labels or class_names",
-            code="file-malformed",
-        )
-    return texts
-
-
-def _texts(path: Path, array: "NDArray[np.generic]") -> list[str]:
-    """A list of texts from an array of text or UTF-8 bytes, none of them empty."""
-    where = shown(str(path))
-    if array.dtype.kind not in "US" or array.ndim != 1:
-        raise DataError(
-            f"{where}: labels or class names are {array.dtype} of shape {array.shape}; give texts or whole numbers",
-            code="file-malformed",
-        )
-    with reading(path, NPZ):
-        texts = [sys.intern(t if isinstance(t, str) else t.decode()) for t in array.tolist()]
-    blank = [f"#{number}" for number, text in enumerate(texts) if not text]
-    if blank:
-        raise DataError(f"{where}: {few(blank, 'label')} empty; every picture needs a truth", code="labels-missing")
-    return texts
-
-
-def repeated(names: Iterable[str]) -> list[str]:
-    return sorted(name for name, times in Counter(names).items() if times > 1)

@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 from looktwice.errors import DataError, FitError, few, shown
 from looktwice.files import split_tags
-from looktwice.images.collection import Picture, Stack, find, labelled, named_truths, of_several, repeated
+from looktwice.images.collection import find, labelled, of_several
 from looktwice.images.image import MAX_PIXELS, reading
+from looktwice.images.npz import Stack, named_truths
+from looktwice.images.picture import Picture, repeated
 from looktwice.images.truths import COLUMN
 
 T = TypeVar("T")

@@ -6,15 +6,20 @@ An uncompressed array, as written by `numpy.savez`, is read picture by picture.
 import math
 import os
 import struct
+import sys
 import zipfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.errors import DataError, shown
-from looktwice.images.image import reading
+from looktwice.errors import DataError, few, shown
+from looktwice.images.image import Image, WorkingSize, reading
+from looktwice.images.picture import Collection, Picture, Source, Stamp, repeated, stamp_of
 
 NPZ = "an .npz of plain arrays"
 MOST_BYTES = 2**32
@@ -92,3 +97,185 @@ def read_array(path: Path, name: str) -> "NDArray[np.generic]":
             flat[filled : filled + len(part)] = np.frombuffer(part, np.uint8)
             filled += len(part)
         return flat.view(header.kind).reshape(header.shape, order="F" if header.fortran else "C")
+
+
+# Pictures in arrays ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Pictures in one array of one file; a name ends with `#` and the place in the array.
+
+    `read` gives the uint8 array, N x H x W or N x H x W x 3; it is a plain function of a module, so that a picture
+    can be pickled without its pixels. `listed` tells whether the file is still the one that was listed.
+    """
+
+    path: Path
+    read: Callable[[Path], NDArray[np.uint8]]
+    listed: Stamp
+
+    @classmethod
+    def from_file(cls, path: Path, read: Callable[[Path], NDArray[np.uint8]]) -> "Stack":
+        return cls(path, read, content_stamp(path))
+
+    def stamp(self, name: str) -> Stamp:
+        return stamp_of(self.path)
+
+    def image(self, name: str, size: WorkingSize | None = None) -> Image:
+        with _LOADING:
+            images = _images(self)
+        return Image.of(images[int(name.rpartition("#")[2])]).within(size)
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """Pictures in an uncompressed array, read one by one."""
+
+    path: Path
+    listed: Stamp
+    offset: int
+    shape: tuple[int, ...]
+    """Of one picture."""
+
+    def stamp(self, name: str) -> Stamp:
+        return stamp_of(self.path)
+
+    def image(self, name: str, size: WorkingSize | None = None) -> Image:
+        step = math.prod(self.shape)
+        with reading(self.path), self.path.open("rb") as file:
+            if content_stamp(file.fileno()) != self.listed:
+                raise _changed(self.path)
+            file.seek(self.offset + int(name.rpartition("#")[2]) * step)
+            pixels = np.frombuffer(file.read(step), np.uint8)
+        return Image.of(pixels.reshape(self.shape)).within(size)
+
+
+def _changed(path: Path) -> DataError:
+    return DataError(
+        f"{shown(str(path))}: changed since its pictures were listed; list them again", code="file-malformed"
+    )
+
+
+_LOADING = Lock()
+
+
+@lru_cache(maxsize=2)
+def _images(stack: Stack) -> NDArray[np.uint8]:
+    with reading(stack.path):
+        if content_stamp(stack.path) != stack.listed:
+            raise _changed(stack.path)
+        images = stack.read(stack.path)
+    images.flags.writeable = False
+    return images
+
+
+def content_stamp(file: Path | int) -> Stamp:
+    """The mtime and size of an array's file."""
+    status = os.stat(file)
+    return status.st_mtime_ns, status.st_size
+
+
+def is_npz(path: Path) -> bool:
+    return path.suffix.lower() == ".npz" and path.is_file()
+
+
+def stacked(path: Path, name: str, max_pixels: int) -> Sequence[Picture]:
+    listed, header, where = content_stamp(path), read_header(path, "images"), shown(str(path))
+    shape, kind = header.shape, header.kind
+    if kind != np.uint8 or not (len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3, 4))):
+        raise DataError(
+            f"{where}: images are {kind} of shape {shape}; give uint8, N x H x W or N x H x W x 3",
+            code="file-malformed",
+        )
+    if 0 in shape:
+        raise DataError(
+            f"{where}: images have shape {shape}, so there is no picture; give at least one", code="pictures-none"
+        )
+    if shape[1] * shape[2] > max_pixels:
+        raise DataError(
+            f"{where}: {shape[2]} x {shape[1]} pixels is more than the limit of {max_pixels:,}; raise it",
+            code="image-too-large",
+        )
+    source: Source = Stack(path, _npz_images, listed)
+    if header.offset is not None and not header.fortran:
+        source = Slices(path, listed, header.offset, shape[1:])
+    return Collection([f"{name}#{place}" for place in range(shape[0])], source)
+
+
+def _npz_images(path: Path) -> NDArray[np.uint8]:
+    return read_array(path, "images").view(np.uint8)
+
+
+def labelled_stack(path: Path, max_pixels: int) -> list[Picture]:
+    where, names = shown(str(path)), array_names(path)
+    pictures = stacked(path, path.name, max_pixels)
+    if "labels" not in names:
+        raise DataError(f"{where}: no array named labels; it has {', '.join(map(shown, names))}", code="file-malformed")
+    labels = read_array(path, "labels")
+    classes = _texts(path, read_array(path, "class_names")) if "class_names" in names else None
+    twice = repeated(classes or ())
+    if twice:
+        raise DataError(
+            f"{where}: {few(twice, 'class name')} used for two classes; give each class its own", code="file-malformed"
+        )
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        return _tagged_stack(pictures, labels, classes, where)
+    truths = named_truths(path, labels, classes)
+    if len(truths) != len(pictures):
+        raise DataError(
+            f"{where}: {len(pictures)} pictures but {len(truths)} labels; give one label for each picture",
+            code="labels-unmatched",
+        )
+    return [Picture(p.name, truth, p.source) for p, truth in zip(pictures, truths, strict=True)]
+
+
+def _tagged_stack(
+    pictures: Sequence[Picture], labels: "NDArray[np.generic]", tags: Sequence[str] | None, where: str
+) -> list[Picture]:
+    """Pictures with a column of 0 and 1 for each tag."""
+    if tags is None or labels.shape != (len(pictures), len(tags)) or not np.isin(labels, (0, 1)).all():
+        wanted = f"a row of 0 and 1 for each of {len(pictures)} pictures, with a class name for each column"
+        raise DataError(f"{where}: labels of shape {labels.shape} are not tags; give {wanted}", code="file-malformed")
+    return [
+        Picture(picture.name, None, picture.source, tags=tuple(tags[code] for code in np.flatnonzero(row).tolist()))
+        for picture, row in zip(pictures, labels, strict=True)
+    ]
+
+
+def named_truths(path: Path, labels: "NDArray[np.generic]", names: Sequence[str] | None) -> list[str]:
+    """Map labels to truths: numbers to class names, strings to themselves.
+
+    Numbers without class names become texts. A DataError lists labels that no class name stands for.
+    """
+    if labels.dtype.kind not in "iu":
+        texts = _texts(path, labels)
+        strange = sorted(set(texts) - set(texts if names is None else names))
+    elif names is None:
+        return [sys.intern(str(label)) for label in labels.ravel().tolist()]
+    else:
+        numbers = labels.ravel().tolist()
+        strange = [f"{label} at #{n}" for n, label in enumerate(numbers) if not 0 <= label < len(names)]
+        texts = [] if strange else [names[label] for label in numbers]
+    if strange:
+        where, known = shown(str(path)), len(names or ())
+        raise DataError(
+            f"{where}: {few(strange, 'label')} outside the {known} class names; correct labels or class_names",
+            code="file-malformed",
+        )
+    return texts
+
+
+def _texts(path: Path, array: "NDArray[np.generic]") -> list[str]:
+    """A list of texts from an array of text or UTF-8 bytes, none of them empty."""
+    where = shown(str(path))
+    if array.dtype.kind not in "US" or array.ndim != 1:
+        raise DataError(
+            f"{where}: labels or class names are {array.dtype} of shape {array.shape}; give texts or whole numbers",
+            code="file-malformed",
+        )
+    with reading(path, NPZ):
+        texts = [sys.intern(t if isinstance(t, str) else t.decode()) for t in array.tolist()]
+    blank = [f"#{number}" for number, text in enumerate(texts) if not text]
+    if blank:
+        raise DataError(f"{where}: {few(blank, 'label')} empty; every picture needs a truth", code="labels-missing")
+    return texts
