@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from experiments import script, typical as weights
+from experiments import script
 from experiments.answered import MAPPED, answers, faces
 from experiments.models import SOURCES
 from experiments.typical import MOST_TESTED, Weights, first_votes, prior_of, typical
@@ -59,8 +59,6 @@ class Constant:
 CONSTANTS = {
     "shrinkage": Constant((logit.SHRINKAGE, 3.0, 10.0, 20.0, 100.0), logit, "SHRINKAGE"),
     "prior": Constant((shipped.PICTURES, 0.0, 50.0, 200.0, 400.0), shipped, "PICTURES"),
-    "scale of prior": Constant((weights.OF_SCALE, 0.05, 0.1, 0.5, 1.0), weights, "OF_SCALE"),
-    "table": Constant((confusion.PRIOR, 0.5, 8.0), confusion, "PRIOR", True),
     "ridge of table": Constant((confusion.RIDGE, 0.2, 5.0, 25.0), confusion, "RIDGE", True),
     "fewest for table": Constant((confusion.FEWEST, NONE), confusion, "FEWEST", True),
 }

@@ -6,8 +6,8 @@ Somebody labels pictures in random order, and cannot name the truth of half of t
 the mean Brier score on held-out pictures with the same number of clicks spent otherwise, less that with "it is not
 this" and its EM fit: on the label "something else" (`other`), on other pictures instead (`skip`), on the same pictures
 by somebody who can name all of them (`named`). 40 draws, each a fit on one half of the pictures and a test on the
-other; intervals of 95 % resample draws and pictures together (seed 0). Answers under the general panel are asked of the
-models in ../shared once, and kept as `collected.py` says.
+other; intervals of 95 % resample draws and pictures together (seed 0). Answers under the general panel are those of
+experiments/answered.py.
 """
 
 from __future__ import annotations
@@ -17,12 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments import priors, script
-from experiments.collected import CACHE
+from experiments import general, priors, script
 from experiments.models import SOURCES
 from experiments.writing import cells, merge
-from looktwice import Model
-from looktwice.calibration import storage
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import MISSING, Floats, LabelledVotes
@@ -32,21 +29,6 @@ RESULTS = Path(__file__).parent / "results" / "ruled_out.csv"
 MODELS = ("resnet20", "resnet32", "resnet56", "mobilenetv2", "efficientnet")
 PICTURES, LABELS, DRAWS, UNNAMED, SEED = 2500, (100, 500), 40, 0.5, 0
 OTHERS = ("other", "skip", "named")
-
-
-def votes_of(name: str) -> LabelledVotes:
-    """The answers about a model's first pictures."""
-    path = CACHE / "ruled_out" / f"{name}.npz"
-    if not path.exists():
-        images, truths, labels = SOURCES[name].pictures
-        shown = [image.pixels for image in images[:PICTURES]]
-        with Model(SOURCES[name].classifier()) as model:
-            answers = model.ask(shown, [labels[code] for code in truths[: len(shown)]], views=GENERAL)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        storage.save(path, answers.votes)
-    votes = storage.load(path)
-    assert isinstance(votes, LabelledVotes)
-    return votes
 
 
 def fits(votes: LabelledVotes, pool: np.ndarray, labels: int, rng: np.random.Generator) -> Iterator[tuple[str, Jury]]:
@@ -104,7 +86,7 @@ def interval(gain: Floats) -> tuple[float, float]:
 def main(names: list[str], results: Path = RESULTS) -> None:
     """Write the rows of these models; those of others stay."""
     for name in names:
-        votes = votes_of(name)
+        votes = general.stored(name, GENERAL).take(slice(0, PICTURES))
         with priors.without(name):
             rows = [{"model": name, "labels": labels, **study(votes, labels)} for labels in LABELS]
         merge(results, [cells(row, ".4f") for row in rows], ("model", "labels"))
