@@ -799,7 +799,7 @@ def test_labels_by_strata_are_measured_beside_a_random_choice(tmp_path: Path, mo
 
 def test_labels_that_rule_out_are_measured_beside_other_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (answers,) = general.small(tmp_path / "embedded", 600, ["embedded"])
-    monkeypatch.setattr(ruled_out.general, "stored", lambda *_: answers.votes.under(range(4)))
+    monkeypatch.setattr(general, "stored", lambda *_: answers.votes.under(range(4)))
     for name, value in {"DRAWS": 3, "LABELS": (100,)}.items():
         monkeypatch.setattr(ruled_out, name, value)
     ruled_out.main(["clothes"], tmp_path / "ruled_out.csv")
