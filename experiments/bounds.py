@@ -157,7 +157,7 @@ def mapie(trial: Trial, claims: Sequence[Claim]) -> Bools | None:
                 risk=risk,
                 target_level=1.0 - claim.bound,
                 confidence_level=level,
-                list_predict_params=GRID,
+                list_predict_params=GRID[sure.max(initial=GRID[1]) > GRID],  # if one accepts nothing, none is valid
             )
             # A miss is an answer that reaches the threshold although nothing should.
             controller.calibrate(sure[:, None], np.zeros(len(sure), int) if missed else (~against).astype(int))

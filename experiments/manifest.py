@@ -100,6 +100,7 @@ TASKS = (
     Task("experiments.typical fit", "experiments.typical", ("typical_weights",), ("method.md",), "ship"),
     _shown("scores", "scores"),
     _shown("sets", "guarantees"),
+    Task("experiments.bounds", "experiments.bounds", ("bounds",), ("results/guarantees.md",)),
     _shown("stopping", "sequences"),
     _shown("guarantees", "guarantees"),
     Task(
