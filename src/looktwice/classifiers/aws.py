@@ -42,7 +42,8 @@ from looktwice.classifiers.encoding import Encoding, kind_of
 from looktwice.classifiers.registry import described, folder_of, read_labels
 from looktwice.classifiers.replies import NAMING, READING, Garbled, Paths, Reader
 from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.transport import HttpSettings, retry_after
+from looktwice.classifiers.transport import HttpSettings
+from looktwice.classifiers.waits import retry_after
 from looktwice.errors import ClassifierError, MissingExtra, PermanentError, QuotaError, TransientError
 from looktwice.images import PHOTO
 

@@ -19,14 +19,11 @@ import io
 import json
 import re
 import ssl
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import datetime
 from decimal import Decimal
-from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Annotated, NamedTuple
 from urllib.request import getproxies_environment, proxy_bypass
@@ -42,6 +39,7 @@ from yarl import URL
 from looktwice.classifiers.base import Limits
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.secrets import SEARCHED, Secrets
+from looktwice.classifiers.waits import retry_after
 from looktwice.errors import ClassifierError, PermanentError, QuotaError, TransientError
 from looktwice.images import WorkingSize
 
@@ -67,15 +65,6 @@ QUOTA_WORDS = re.compile(
     re.IGNORECASE,
 )
 RATE_WORDS = re.compile(r"per[ _]?(second|minute)", re.IGNORECASE)
-RESETS = (
-    "ratelimit-reset",
-    "x-ratelimit-reset",
-    "x-rate-limit-reset",
-    "x-ratelimit-reset-requests",
-    "x-ratelimit-reset-tokens",
-    "anthropic-ratelimit-requests-reset",
-    "anthropic-ratelimit-tokens-reset",
-)
 ADVICE = {
     400: "it did not accept the request; compare its shape with the server's manual",
     401: "the key was refused; {key}",
@@ -89,9 +78,6 @@ ADVICE = {
 DAY = 86_400.0
 HIGHEST_PRICE = 1_000_000
 """An upper bound on the price of a question."""
-YEAR = 366 * DAY
-"""The longest accepted Retry-After, in seconds."""
-UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def _in_millionths(price: Decimal) -> Decimal:
@@ -424,43 +410,6 @@ class Endpoint:
             return f"it redirects to {target}, which is not followed; put the final address into the description"
         advice = ADVICE.get(reply.status, "compare the description with the server's manual")
         return advice.format(key=self._transport.secrets.whose())
-
-
-def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """The wait in seconds that a server asks for, at most a year, from Retry-After or common rate-limit headers."""
-    now = _moment(headers.get("date", "")) or now or time.time()
-    if milliseconds := _number(headers.get("retry-after-ms", "")):
-        return min(milliseconds / 1000, YEAR)
-    if (asked := _wait(headers.get("retry-after", ""), now)) is not None:
-        return min(asked, YEAR)
-    # The soonest reset: the engine's own backoff lengthens a wait that turns out too short.
-    resets = [wait for name in RESETS if (wait := _wait(headers.get(name, ""), now)) is not None]
-    return min([*resets, YEAR]) if resets else None
-
-
-def _wait(text: str, now: float) -> float | None:
-    """Seconds from `7`, `1m2.5s`, a date, or a moment in seconds or milliseconds since 1970."""
-    if (number := _number(text)) is not None:
-        moment = number / 1000 if number > 1e11 else number
-        return max(0.0, moment - now) if moment > 1e9 else moment
-    parts = re.findall(r"([\d.]+)(ms|s|m|h|d)", text)
-    if parts and "".join(map("".join, parts)) == text.strip():
-        return sum((_number(count) or 0.0) * UNITS[unit] for count, unit in parts)
-    moment_of_date = _moment(text)
-    return None if moment_of_date is None else max(0.0, moment_of_date - now)
-
-
-def _number(text: str) -> float | None:
-    return float(text) if re.fullmatch(r"[ \t]*[0-9]{1,15}(\.[0-9]{1,9})?[ \t]*", text) else None
-
-
-def _moment(text: str) -> float | None:
-    for read in (parsedate_to_datetime, datetime.fromisoformat):
-        try:
-            return read(text).timestamp()
-        except (ValueError, OverflowError, OSError):
-            continue
-    return None
 
 
 def _kind(status: int, words: str) -> type[ClassifierError]:
