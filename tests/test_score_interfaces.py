@@ -59,8 +59,8 @@ def test_a_fit_says_which_evidence_it_used(place: Path) -> None:
     assert {result.evidence for result in ignore.results} == {"labels"}
     assert brier(use, ONE_QUERY) < brier(use, "constant")
     assert brier(use, "jury") < brier(ignore, "jury")
-    assert any(line.startswith(("One query", "Views add")) for line in use.advice())
-    assert not any(line.startswith(("One query", "Views add", "Scores")) for line in ignore.advice())
+    assert any(line.startswith(("One query", "Further queries add")) for line in use.advice())
+    assert not any(line.startswith(("One query", "Further queries add", "Scores")) for line in ignore.advice())
 
 
 def test_a_fit_that_ignores_scores_is_that_of_a_classifier_without_any(place: Path) -> None:
@@ -154,7 +154,7 @@ def test_evaluation_and_report_say_whether_one_query_suffices(place: Path, tmp_p
     assert told.returncode == 0, told.stderr
     page = (tmp_path / "report.html").read_text("utf-8")
     for text in (told.stdout, page):
-        assert any(told in text for told in ("Views add", "One query"))
+        assert any(told in text for told in ("Further queries add", "One query"))
         assert OWN in text
         assert "with scores" in text
 
@@ -162,6 +162,13 @@ def test_evaluation_and_report_say_whether_one_query_suffices(place: Path, tmp_p
 def test_a_check_tells_of_scores(place: Path) -> None:
     told = run("check", place / "scored.toml")
     assert "5 labels" in told.stdout, told.stderr
+
+
+def test_a_check_proposes_names_for_true_and_false(tmp_path: Path) -> None:
+    for word, proposed in (("cat", False), ("true", True)):
+        (tmp_path / "ask").write_text(f"#!/bin/sh\necho {word}\n")
+        told = run("check", f"command:sh {tmp_path / 'ask'} {{image}}")
+        assert ("yes or no" in told.stdout) == proposed, told.stderr
 
 
 def test_the_service_replies_with_score_and_evidence(place: Path, tmp_path: Path) -> None:

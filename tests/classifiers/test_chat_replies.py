@@ -129,7 +129,7 @@ def test_an_answer_without_a_label_counts_as_the_one_that_it_is_given() -> None:
 @pytest.mark.parametrize(
     ("reply", "why"),
     [
-        (gemini_block(), "a filter of the vendor kept it back"),
+        (gemini_block(), "the vendor's filter blocked it"),
         (gemini_reply("cat", finish="MAX_TOKENS"), "raise max_tokens"),
         (gemini_reply("I can't help with that."), "the model declined to answer"),
         (gemini_reply("bird"), "not one label of the list"),
@@ -148,7 +148,10 @@ async def test_a_picture_without_a_label_says_why(reply: Mapping[str, object], w
         AsyncModel(connected("gemini", url=replica.url), ledger="memory") as model,
     ):
         (unscored,) = (await model.ask([pictures()[0]], views="mirror")).unscored
+        checked = await model.check()
     assert why in unscored.message
+    assert all(why in line for line in checked.unread)
+    assert len(checked.unread) == 3
 
 
 @pytest.mark.parametrize("vendor", VENDORS)

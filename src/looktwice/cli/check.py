@@ -26,6 +26,7 @@ from looktwice.model import (
 )
 
 SEVERAL = 'the reply lists {} …; if several may be true of a picture, describe the classifier with answer = "tags"'
+YES_OR_NO = 'name what the replies mean in the description, such as rename = { true = "unsafe", false = "safe" }'
 
 
 @asks
@@ -67,13 +68,17 @@ def _facts(found: Checkup) -> dict[str, str]:
     noun = "picture" if found.batch == 1 else "pictures"
     same = "the same label each time" if found.steady() else "none: the same picture got different answers"
     proposed = {"several": SEVERAL.format(", ".join(found.listed))} if found.kind == "label" and found.listed else {}
+    if found.unread:
+        proposed["unread"] = "; ".join(dict.fromkeys(found.unread))
+    if {label for label in found.labels if label} <= {"true", "false"} and not found.unread:
+        proposed["yes or no"] = YES_OR_NO
     return {
         "answers": ", ".join(
             "no label could be read" if label is None else label or "no tag" for label in found.labels
         ),
         **proposed,
         "scores": _scores(found),
-        "determinism": same,
+        "determinism": "unknown, as not every answer has a label" if None in found.labels else same,
         "latency": f"{found.seconds * 1000:.1f} ms",
         "price": f"{found.price_micros / 1e6:g} per query" if found.price_micros else "not given",
         **({"tokens": _tokens(found)} if any(found.tokens) or found.billed else {}),

@@ -206,7 +206,7 @@ class Steps:
     losses: Floats
     """Confidences of juries fitted without the picture."""
     steady: Floats
-    """The loss after all sources plus the remaining movement; with several classifiers, the losses."""
+    """With one classifier, the loss after all sources plus the remaining movement; with several, the losses."""
 
 
 @dataclass(frozen=True, eq=False)

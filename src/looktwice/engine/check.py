@@ -10,7 +10,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.classifiers import Answer, AnswerKind, size_in_bytes, tags, tokens_of
+from looktwice.classifiers import Answer, AnswerKind, size_in_bytes, tags, tokens_of, why_none
 from looktwice.engine.channel import Channel
 from looktwice.engine.ledger.schema import Entry, place
 from looktwice.engine.query import Failure, Unscored
@@ -18,6 +18,8 @@ from looktwice.files import join_tags
 from looktwice.images import Image
 
 TIMES = 3
+SHOWN = 200
+"""The most characters of an unreadable reply that are shown."""
 NAMED = 3
 """The most labels of a list that are shown."""
 
@@ -53,6 +55,8 @@ class Checkup:
     """The kind of answer; for tags, `labels` has all tags of an answer as one string."""
     listed: tuple[str, ...] = ()
     """The first labels of the first answer, if it lists several that may all apply."""
+    unread: tuple[str, ...] = ()
+    """Why answers have no label, with their text."""
 
     def steady(self) -> bool:
         """Whether all answers are the same label."""
@@ -101,6 +105,11 @@ async def examine(channel: Channel, image: Image) -> Checkup:
         tuple(tokens[:2] for answer, _ in timed if (tokens := tokens_of(dict(answer.usage)))),
         channel.kind,
         tuple(channel.names.label(word) for word, _ in timed[0][0].options[:NAMED]) if _are_tags(timed[0][0]) else (),
+        tuple(
+            f"{why_none(channel.names, answer.label)}; the reply was {answer.label[:SHOWN]!r}"
+            for answer, _ in timed
+            if _label(channel, answer) is None
+        ),
     )
 
 

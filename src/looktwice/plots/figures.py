@@ -29,7 +29,7 @@ _DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "1 2")
 
 @dataclass(frozen=True)
 class Line:
-    """A named line through (x, y), and a band from `low` to `high` if both are given; all of one length."""
+    """A named line through (x, y), with an optional band from `low` to `high`; all arrays have the same length."""
 
     name: str
     x: Floats
