@@ -97,6 +97,7 @@ TASKS = (
     Task("experiments.shifts", "experiments.shifts", ("shifts",), ("results/familiarity.md",)),
     Task("experiments.ablations", "experiments.ablations", ("ablations",), ("results/jury.md",)),
     Task("experiments.constants", "experiments.constants", ("constants",), ("results/jury.md",)),
+    Task("experiments.typical", "experiments.typical", ("typical",), ("results/jury.md",)),
     Task("experiments.typical fit", "experiments.typical", ("typical_weights",), ("method.md",), "ship"),
     _shown("scores", "scores"),
     _shown("sets", "guarantees"),
