@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import AliasPath, BaseModel, Field, model_validator
 
 from looktwice.classifiers.base import Settings
 from looktwice.classifiers.chat.batching import BatchApi, GeminiBatches
@@ -64,20 +63,15 @@ class Gemini(ChatModel):
 
     def read(self, body: bytes) -> Completion:
         reply = _Reply.model_validate_json(body)
-        usage = _counts(reply.usage_metadata)
+        usage = _counts(reply.usage)
         if not reply.candidates:
-            if reply.prompt_feedback and reply.prompt_feedback.block_reason:
-                return Completion(Missing.BLOCKED, usage)
-            return Completion(Missing.EMPTY, usage)
-        candidate = reply.candidates[0]
-        if candidate.finish_reason not in ("STOP", None):
-            return Completion(Missing.BLOCKED if candidate.finish_reason in BLOCKS else Missing.CUT, usage)
-        parts = candidate.content.parts if candidate.content else None
-        tokens = candidate.logprobs_result.chosen_candidates if candidate.logprobs_result else ()
+            return Completion(Missing.BLOCKED if reply.blocked else Missing.EMPTY, usage)
+        if reply.finish not in ("STOP", None):
+            return Completion(Missing.BLOCKED if reply.finish in BLOCKS else Missing.CUT, usage)
         return Completion(
-            "".join(part.text for part in parts or () if not part.thought) or Missing.EMPTY,
+            "".join(part.text for part in reply.parts or () if not part.thought) or Missing.EMPTY,
             usage,
-            tuple(Token(chosen.token.encode(), chosen.log_probability) for chosen in tokens),
+            tuple(Token(chosen.token.encode(), chosen.log_probability) for chosen in reply.tokens or ()),
         )
 
 
@@ -103,47 +97,35 @@ def _counts(usage: Mapping[str, object] | None) -> tuple[tuple[str, int], ...]:
     return flat({**(usage or {}), **by_modality})
 
 
-class _Camel(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel)
-
-
-class _Part(_Camel):
+class _Part(BaseModel):
     text: str = ""
     thought: bool = False
 
 
-class _Content(_Camel):
-    parts: tuple[_Part, ...] | None = None
-
-
-class _Chosen(_Camel):
+class _Chosen(BaseModel):
     token: str = ""
-    log_probability: float = 0.0
+    log_probability: float = Field(default=0.0, alias="logProbability")
 
 
-class _LogProbs(_Camel):
-    chosen_candidates: tuple[_Chosen, ...] = ()
+class _Reply(BaseModel):
+    """A reply and its first candidate."""
 
-
-class _Candidate(_Camel):
-    content: _Content | None = None
-    finish_reason: str | None = None
-    logprobs_result: _LogProbs | None = None
-
-
-class _Feedback(_Camel):
-    block_reason: str | None = None
-
-
-class _Reply(_Camel):
-    candidates: tuple[_Candidate, ...] = ()
-    prompt_feedback: _Feedback | None = None
-    usage_metadata: dict[str, object] | None = None
+    candidates: tuple[dict[str, object], ...] = ()
+    finish: str | None = Field(default=None, validation_alias=AliasPath("candidates", 0, "finishReason"))
+    parts: tuple[_Part, ...] | None = Field(
+        default=None, validation_alias=AliasPath("candidates", 0, "content", "parts")
+    )
+    tokens: tuple[_Chosen, ...] | None = Field(
+        default=None, validation_alias=AliasPath("candidates", 0, "logprobsResult", "chosenCandidates")
+    )
+    feedback: dict[str, object] | None = Field(default=None, alias="promptFeedback")
+    blocked: str | None = Field(default=None, validation_alias=AliasPath("promptFeedback", "blockReason"))
+    usage: dict[str, object] | None = Field(default=None, alias="usageMetadata")
 
     @model_validator(mode="after")
     def _holds_something(self) -> Self:
         """Every field is optional, but a reply without any of them is not from Gemini."""
-        if not (self.candidates or self.prompt_feedback or self.usage_metadata):
+        if not (self.candidates or self.feedback is not None or self.usage):
             raise ValueError("it has no candidates, no feedback and no usage")
         return self
 

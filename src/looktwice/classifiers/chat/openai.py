@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field
+from pydantic import AliasPath, BaseModel, Field
 
 from looktwice.classifiers.base import Settings
 from looktwice.classifiers.chat.batching import BatchApi, OpenAIBatches
@@ -95,30 +95,14 @@ class Completions(OpenAIModel):
 
     def read(self, body: bytes) -> Completion:
         completion = _Completion.model_validate_json(body)
-        choice, usage = completion.choices[0], flat(completion.usage)
-        if choice.message.refusal:
+        usage = flat(completion.usage)
+        if completion.refusal:
             return Completion(Missing.REFUSAL, usage)
-        if choice.finish_reason not in ("stop", "tool_calls", None):
-            return Completion(Missing.BLOCKED if choice.finish_reason == "content_filter" else Missing.CUT, usage)
-        calls = [call.function.arguments for call in choice.message.tool_calls or () if call.function.name == TOOL]
-        tokens = (choice.logprobs and choice.logprobs.content) or ()
-        text = choice.message.content or "".join(calls) or Missing.EMPTY
-        return Completion(text, usage, tuple(token.as_token() for token in tokens))
-
-
-class _Function(BaseModel):
-    name: str
-    arguments: str
-
-
-class _Call(BaseModel):
-    function: _Function
-
-
-class _Message(BaseModel):
-    content: str | None = None
-    refusal: str | None = None
-    tool_calls: tuple[_Call, ...] | None = None
+        if completion.finish not in ("stop", "tool_calls", None):
+            return Completion(Missing.BLOCKED if completion.finish == "content_filter" else Missing.CUT, usage)
+        calls = [call.arguments for call in completion.calls or () if call.name == TOOL]
+        text = completion.content or "".join(calls) or Missing.EMPTY
+        return Completion(text, usage, tuple(token.as_token() for token in completion.tokens or ()))
 
 
 class LogProb(BaseModel):
@@ -132,18 +116,24 @@ class LogProb(BaseModel):
         return Token(self.token.encode() if self.bytes is None else bytes(self.bytes), self.logprob)
 
 
-class _LogProbs(BaseModel):
-    content: tuple[LogProb, ...] | None = None
-
-
-class _Choice(BaseModel):
-    message: _Message
-    finish_reason: str | None = None
-    logprobs: _LogProbs | None = None
+class _Call(BaseModel):
+    name: str = Field(validation_alias=AliasPath("function", "name"))
+    arguments: str = Field(validation_alias=AliasPath("function", "arguments"))
 
 
 class _Completion(BaseModel):
-    choices: tuple[_Choice, ...] = Field(min_length=1)
+    """The first choice of a reply, which has a message at the least."""
+
+    message: dict[str, object] = Field(validation_alias=AliasPath("choices", 0, "message"))
+    content: str | None = Field(default=None, validation_alias=AliasPath("choices", 0, "message", "content"))
+    refusal: str | None = Field(default=None, validation_alias=AliasPath("choices", 0, "message", "refusal"))
+    calls: tuple[_Call, ...] | None = Field(
+        default=None, validation_alias=AliasPath("choices", 0, "message", "tool_calls")
+    )
+    finish: str | None = Field(default=None, validation_alias=AliasPath("choices", 0, "finish_reason"))
+    tokens: tuple[LogProb, ...] | None = Field(
+        default=None, validation_alias=AliasPath("choices", 0, "logprobs", "content")
+    )
     usage: dict[str, object] | None = None
 
 
