@@ -173,6 +173,8 @@ def test_every_option_shows_in_some_verdict(place: Path) -> None:
     told = {name: shown(**options) for name, options in DECISIONS.items()}
     for name, less in (
         ("all", "none"),
+        ("max_price", "none"),
+        ("max_queries", "none"),
         ("max_error", "none"),
         ("max_error and level", "max_error"),
         ("max_error by label", "max_error"),
@@ -185,11 +187,8 @@ def test_every_option_shows_in_some_verdict(place: Path) -> None:
     ):
         assert told[name] != told[less], name
     everything = DECISIONS["all options"]
-    for name in set(everything) - {
-        "level",
-        "max_miss",
-        "on_drift",
-    }:  # an estimate has no level; the others rarely decide
+    # An estimate has no level, and `all` goes before limits; the others rarely decide.
+    for name in set(everything) - {"level", "max_miss", "max_price", "max_queries", "on_drift"}:
         rest: dict[str, Any] = {option: value for option, value in everything.items() if option != name}
         assert shown(**rest) != told["all options"], name
 
