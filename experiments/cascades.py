@@ -25,7 +25,8 @@ cascades_rules.csv compares the stopping rule with one threshold for all sources
 score and price on tested pictures. cascades_guarantees.csv has 200 splits of two classifiers: a threshold of confidence
 from the nested outcome of `find`, at most 5 or 10 % wrong at a level of 95 %. `above` counts splits whose accepted
 tested pictures were wrong more often than that, `broken` those where chance does not explain it (exact binomial test,
-p < .05); `hindsight` is the share that the best threshold for the tested pictures accepts.
+p < .05); `hindsight` is the share that the best threshold for the tested pictures accepts. `possible` is how many
+guarantees at the most any method can make from so many labelled pictures: see `power`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import binom
@@ -373,12 +375,39 @@ def hindsight(confidence: Floats, right: Bools, error: float) -> float:
     return float((allowed.max(initial=-1) + 1) / len(order))
 
 
-Kept = tuple[int, int, int, float]
-"""Wrong and accepted among the tested pictures, how many these are, and the share that hindsight accepts."""
+def power(confidence: Floats, right: Bools, error: float, labelled: int) -> float:
+    """How often the best single threshold for these pictures passes the exact test on so many labelled ones.
+
+    No claim about a threshold can be made more often: the test is the most powerful one, the threshold is taken in
+    hindsight, and no share of the risk is spent on others. Thresholds that accept 2, 4 … 100 % are looked at.
+    """
+    order = np.argsort(-confidence, kind="stable")
+    wrong, drawn = np.cumsum(~right[order]), np.arange(labelled + 1)
+    allowed = binom.ppf(1.0 - LEVEL, drawn, error)
+    allowed -= binom.cdf(allowed, drawn, error) > 1.0 - LEVEL
+    taken = np.unique(np.linspace(0.02, 1.0, 50) * len(order)).astype(int)
+    return max(
+        float(binom.pmf(drawn, labelled, count / len(order)) @ binom.cdf(allowed, drawn, wrong[count - 1] / count))
+        for count in taken[taken > 0]
+    )
+
+
+class Kept(NamedTuple):
+    """What came of one split at one allowed error."""
+
+    made: bool
+    """Whether a guarantee was made."""
+    wrong: int
+    accepted: int
+    """Wrong and accepted among the tested pictures."""
+    tested: int
+    hindsight: float
+    """The share that the best threshold for them accepts."""
+    power: float
 
 
 def accepted(pool: Pool, seed: int) -> dict[float, Kept]:
-    """What was accepted on the tested pictures of a split, for each allowed error for which a guarantee was made."""
+    """What was accepted on the tested pictures of a split, for each allowed error."""
     train, test = (pool.votes.take(rows) for rows in pool.split(seed))
     fitted = find(candidates(train, pool.sources))
     _, votes = fitted.sequence.follow(fitted.calibrator, test.of_sources(fitted.places))
@@ -386,23 +415,25 @@ def accepted(pool: Pool, seed: int) -> dict[float, Kept]:
     found = {}
     for error in ERRORS:
         least = risk.threshold(fitted.outcome.confidence, fitted.outcome.correct, error, LEVEL)
-        if least is not None:
-            taken = confidence >= least
-            wrong = int((~right[taken]).sum())
-            found[error] = wrong, int(taken.sum()), len(taken), hindsight(confidence, right, error)
+        taken = confidence >= (risk.NEVER if least is None else least)
+        counts = int((~right[taken]).sum()), int(taken.sum()), len(taken)
+        best = hindsight(confidence, right, error), power(confidence, right, error, pool.labelled)
+        found[error] = Kept(least is not None, *counts, *best)
     return found
 
 
 def guaranteed(pool: Pool, found: Sequence[dict[float, Kept]]) -> Iterator[Row]:
     """A line for each allowed error: how often the guarantee of two classifiers was made, and held."""
     for error in ERRORS:
-        made = [kept[error] for kept in found if error in kept]
-        wrong, taken, tested, best = np.array(made, float).reshape(-1, 4).T
+        splits = [kept[error] for kept in found]
+        made = [kept for kept in splits if kept.made]
+        wrong, taken, tested, best = np.array([kept[1:5] for kept in made], float).reshape(-1, 4).T
         yield {
             "set": pool.name,
             "sources": " ".join(source.classifier for source in pool.sources),
             "allowed": f"{100 * error:.0f} %",
             "made": str(len(made)),
+            "possible": f"{sum(kept.power for kept in splits):.1f}",
             "above": str(int((wrong > error * taken).sum())),
             "broken": str(int((binom.sf(wrong - 1, taken, error) < 0.05).sum())),
             "seen": f"{wrong.sum() / max(taken.sum(), 1):.4f}",
@@ -418,6 +449,7 @@ PAIRS: dict[str, Callable[[], Pool]] = {
     "ICONCLASS": lambda: saints("ICONCLASS").under([0, 2]),
     "ferplus": lambda: faces("ferplus").under([0, 2]),
     "ArtDL, 1,000 labels": lambda: replace(PAIRS["ArtDL"](), name="ArtDL, 1,000 labels", labelled=1000),
+    "ferplus, 1,000 labels": lambda: replace(PAIRS["ferplus"](), name="ferplus, 1,000 labels", labelled=1000),
 }
 """Two classifiers each: the cheapest and the one that is right most often."""
 POOLS: dict[str, Callable[[], Pool]] = {

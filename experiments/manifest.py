@@ -132,6 +132,7 @@ TASKS = (
     Task("experiments.ruled_out", "experiments.ruled_out", ("ruled_out",), ("results/labelling.md",)),
     Task("experiments.unlabelled", "experiments.unlabelled", ("unlabelled",), ("results/labelling.md",)),
     Task("experiments.weighted", "experiments.weighted", ("weighted",), ("results/labelling.md",)),
+    Task("experiments.mirrored", "experiments.mirrored", ("mirrored",), ("results/sequences.md",)),
     Task("experiments.photos", "experiments.photos", ("photos",), ("connectors.md", "pictures.md")),
 )
 

@@ -22,6 +22,7 @@ from experiments import (
     familiarity,
     general,
     labelling,
+    mirrored,
     models,
     ruled_out,
     scores,
@@ -304,6 +305,23 @@ def test_cascades_are_compared_on_the_embedded_pictures(tmp_path: Path) -> None:
     assert float(rows["1", cascades.OURS]["price"]) == 1.0
     assert {row["rule"] for row in read(tmp_path / "cascades_rules.csv")} == {"expected gain", "one threshold"}
     assert {row["allowed"] for row in read(tmp_path / "cascades_guarantees.csv")} == {"5 %", "10 %"}
+
+
+def test_a_fit_leaves_out_mirrored_views_where_mirroring_changes_the_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirrored, "TESTED", 100)
+    figures = mirrored.measured("arrows", 0)
+    assert figures["retained"] < 0.2 < figures["accuracy"]
+    assert figures["said"] == 1.0
+    assert figures["views"] <= 3.0
+    assert figures["most"] <= 4.0
+
+
+def test_no_guarantee_is_possible_where_the_surest_are_wrong_too_often() -> None:
+    confidence, rng = np.linspace(0, 1, 4000), np.random.default_rng(0)
+    right, doubtful = rng.random(4000) < 0.999, rng.random(4000) < 0.95
+    assert cascades.power(confidence, right, 0.05, 400) > 0.99
+    assert cascades.power(confidence, right, 0.05, 40) < 0.01, "58 right answers are the least"
+    assert cascades.power(confidence, doubtful, 0.05, 400) < 0.2
 
 
 def test_the_best_threshold_in_hindsight_keeps_the_allowed_error_and_equal_confidences_together() -> None:
