@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,7 +41,8 @@ def running(address: str | None = None, cpus: int | None = None) -> Iterator[int
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", module="ray")
     context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
+    context.enable_progress_bars = context.enable_rich_progress_bars = sys.stderr.isatty()
+    context.use_ray_tqdm = False
     context.raise_original_map_exception = True
     context.target_max_block_size = BLOCK
     context.use_datasource_v2 = False  # it lists files in tasks of a whole processor, and the workers have all of them
