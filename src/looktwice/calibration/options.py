@@ -1,18 +1,18 @@
-"""The options of a picture and what speaks for each: the columns of the jury's conditional logit.
+"""The options of a picture and their features: the columns of the jury's conditional logit.
 
-Options are the labels that came first somewhere, with scores also the likeliest of the lists, and all other classes
-together, the *unnamed class*. Every answer that names an option has a column, and after these come, in this order,
+Options are the first labels of answers, with scores also the most probable listed labels, and all other classes
+together. There is a column for each answer that returns the option, followed by
 
 - `count`: the log of the option's number of votes;
-- `base`: the log share of the option in the picture's own list;
+- `base`: the log share of the option in the base list;
 - `bend`: for the base label alone, hinges max(0, z − knot) of the log odds z of its share, which let confidence follow
   a score that is not of the right shape, such as one that is often exactly 1;
 - `views`: the mean log share of the option over the lists of the views;
-- `pool`: the log of its mean share over all lists, which one list that does not name it hardly lowers;
+- `pool`: the log of its mean share over all lists, which a single list without it barely lowers;
 
-and two that only the unnamed class has: 1, and the log of how many labels were named for each answer. Without scores
-`count` is the only column between. An answer that could not have been an option's label supports it as much as the
-label that it is.
+and two for the other classes only: 1, and the log of the number of returned labels per answer. Without scores, `count`
+is the only column of these. If a classifier cannot return an option's label, its answer supports the option as much as
+the label it returned.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Options:
     """The options of n pictures and their features, one column per parameter, as in `Patterns.options`."""
 
     labels: Codes
-    """(n, c): the labels, the base label first; MISSING where a column has none."""
+    """(n, c): the labels, the base label first; padded with MISSING."""
     features: Floats
     """(n, c + 1, p): the last option is "other classes"."""
     possible: NDArray[np.bool_]
@@ -104,7 +104,7 @@ class Options:
 def options_of(
     votes: Votes, scale: Scale | None = None, columns: Sequence[Column] = COLUMNS[:1], knots: Sequence[float] = ()
 ) -> Options:
-    """The options that answers name, or lists, if their scores are read on a scale, and what each adds up."""
+    """Collect the options in answers, and in lists if there is a scale for their scores, with their features."""
     labels = named_labels(votes) if scale is None else _listed_labels(votes, scale)
     named, answers = labels != MISSING, votes.answers()
     count, place = named.sum(axis=1), answers.shape[1]
@@ -137,7 +137,7 @@ def options_of(
 
 
 def named_labels(votes: Votes) -> Codes:
-    """(n, S + 1): each answer where it is the first to name its label, MISSING where another did before."""
+    """(n, S + 1): the distinct labels; MISSING where an earlier answer has the same label."""
     codes = votes.answers()
     labels: Codes = np.where(first_named(codes) == np.arange(codes.shape[1]), codes, np.int32(MISSING))
     return labels
@@ -218,7 +218,7 @@ def _listed_labels(votes: Votes, scale: Scale) -> Codes:
 
 
 def tabulate(labelled: LabelledVotes, layout: Layout | None = None) -> Patterns:
-    """Votes and truths as the patterns that a fit works on: each that occurs, or with scores one a picture."""
+    """Convert votes and truths to the patterns that a fit uses: the distinct ones, or with scores one per picture."""
     labelled.check()
     views = len(labelled.panel)
     if layout:
@@ -346,7 +346,7 @@ class Utilities:
 
 
 def weigh(votes: Votes, options: Options, theta: Floats, covariance: Floats) -> Utilities:
-    """The utilities of these options under fitted parameters."""
+    """The utilities of these options, given fitted parameters."""
     scores = np.where(options.possible, options.features @ theta + options.left, -np.inf)
     left = votes.classes - (options.labels != MISSING).sum(axis=1)
     return Utilities(scores, covariance, only_left(options.labels, left, votes), options)

@@ -1,4 +1,4 @@
-"""Asking about labelled pictures: all answers of a panel, with what is known of the truths."""
+"""Collect the answers of a panel about labelled pictures, with their truths."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ OnCollected = Callable[[Collected], None]
 
 
 def warn(collected: Collected) -> None:
-    """Warn of pictures that have no answers, and of copies of a picture with another truth."""
+    """Warn about pictures without answers, and about copies of a picture with another truth."""
     if collected.unscored:
         first, total = collected.unscored[0], len(collected.votes) + len(collected.unscored)
         problem = f"{len(collected.unscored)} of {total} pictures were not scored, such as {first.name}"

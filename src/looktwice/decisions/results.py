@@ -1,4 +1,4 @@
-"""How good confidences were on labelled pictures that took no part in fitting: figures, and what guarantees rest on."""
+"""Held-out results of confidences, and the basis of guarantees."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class HeldOut(Part):
         return risk.Answers(self.arrays()[0], words[predicted], words[np.where(truth < 0, len(vocabulary), truth)])
 
     def threshold(self, max_error: float, level: float = 0.95) -> float | None:
-        """The least confidence to accept, so that accepted answers are wrong at most `max_error` of the time."""
+        """The lowest threshold at which accepted answers are wrong at most `max_error` of the time."""
         return risk.threshold(*self.arrays(), max_error, level)
 
     def conformal(self, coverage: float = 0.9, kind: SetKind = "aps") -> SetMaker:

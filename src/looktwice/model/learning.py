@@ -1,4 +1,4 @@
-"""What a model learns from labelled pictures."""
+"""Fitting: what a model learns from labelled pictures."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from looktwice.views import GENERAL, PROMPTED, At, Base, Panel, panel_of
 
 
 class Learner(Connection):
-    """Classifiers and, once fitted, the profile that labelled pictures taught about them."""
+    """Classifiers and, once fitted, their profile."""
 
     profile: Profile | None
 
     def fitted(self) -> Profile:
-        """The profile; an error if there is none yet."""
+        """The profile; raises an error if there is none yet."""
         if self.profile is None:
             raise ProfileError(
                 "this model has no profile yet; call fit with labelled pictures, or load one", code="not-fitted"
@@ -88,7 +88,7 @@ class Learner(Connection):
         `pictures` is a collection with truths (a folder with one folder per class or with `labels.csv`, an `.npz`, an
         official data set), or pictures with `labels`. A pilot on a quarter of them selects the views, wordings and
         classifiers that are worth asking, and only these are asked about the others; `plan` tells the cost. The
-        sequence of queries and the stopping rule are selected within `max_price` and `max_queries` a picture on
+        sequence of queries and the stopping rule are selected within `max_price` and `max_queries` per picture, on
         average; by default they are the cheapest whose Brier score is within one standard error and 1 % of the best.
 
         `views` fixes what is asked. `noise` is the file of `looktwice noise`, for the calibrator `transfer`. `paper`

@@ -72,7 +72,7 @@ class ProfileReply(BaseModel):
     coverage: float | None = Field(description="the coverage of prediction sets; null if there are none")
     sets: str | None = Field(description="how prediction sets are built; null if there are none")
     unfamiliar: str | None = Field(
-        description="how unfamiliar pictures are handled: accept, review or refuse; null where the profile cannot tell"
+        description="how unfamiliar pictures are handled: accept, review or refuse; null if the profile cannot tell"
     )
     false_alarms: float = Field(description="how often a picture that is like them is taken for one that is not")
     drift: DriftReply | None
