@@ -94,7 +94,7 @@ TASKS = (
     ),
     Task("experiments.wordings", "experiments.wordings", ("wordings",), ("results/baselines.md",)),
     Task("experiments.shift", "experiments.shift", ("shift",), ("results/familiarity.md",)),
-    Task("experiments.shifts", "experiments.shifts", ("shifts",), ("results/familiarity.md",)),
+    Task("experiments.shifts", "experiments.shifts", ("shifts", "shifts_clean"), ("results/familiarity.md",)),
     Task("experiments.ablations", "experiments.ablations", ("ablations",), ("results/jury.md",)),
     Task("experiments.constants", "experiments.constants", ("constants",), ("results/jury.md",)),
     Task("experiments.typical", "experiments.typical", ("typical",), ("results/jury.md",)),
