@@ -74,7 +74,7 @@ class ProfileReply(BaseModel):
     unfamiliar: str | None = Field(
         description="how unfamiliar pictures are handled: accept, review or refuse; null if the profile cannot tell"
     )
-    false_alarms: float = Field(description="how often a picture that is like them is taken for one that is not")
+    false_alarms: float = Field(description="the share of familiar pictures that may be flagged as unfamiliar")
     drift: DriftReply | None
     limits: LimitsReply
     tags: TagScores | None = Field(description="on held-out pictures, tag by tag, with the thresholds; null for labels")
