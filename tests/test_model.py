@@ -210,7 +210,7 @@ import looktwice as lt
 from pathlib import Path
 
 def press_twice():
-    while model._model.asked.sent < looked + 8:
+    while model.asked.sent < looked + 8:
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGINT)
     while not model._model.engine.stopped:
@@ -219,7 +219,7 @@ def press_twice():
 
 model = lt.Model.load(sys.argv[1], ledger=sys.argv[2], canaries=0)
 model.look("picture.png")
-looked = model._model.asked.sent
+looked = model.asked.sent
 threading.Thread(target=press_twice).start()
 try:
     list(model.score(Path("pictures.npz")))

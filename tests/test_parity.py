@@ -357,7 +357,7 @@ def test_every_door_refuses_unfamiliar_pictures_before_asking(place: Path, tmp_p
     with Model.load(place / "profile.json") as library:
         with pytest.raises(ImageError, check=coded("unfamiliar")):
             library.look(place / "pictures" / "fish.png", unfamiliar="refuse")
-        assert library._model.asked.sent == 0
+        assert library.asked.sent == 0
     with started_here("serve", *words[1:]) as service:
         reply = service.form("/v1/look", ("fish.png", (place / "pictures" / "fish.png").read_bytes()))
         assert (reply.status, reply.json()["code"], reply.json()["detail"]) == (422, "unfamiliar", why)

@@ -111,7 +111,7 @@ def test_what_a_classifier_lists_reaches_the_votes_and_the_ledger(tmp_path: Path
     for _ in range(2):
         with Model(classify, ledger=str(tmp_path / "ledger.db")) as model:
             found = model.ask(images, views="mirror").votes
-            sent = model._model.asked.sent
+            sent = model.asked.sent
         assert found.evidence is not None
         assert found.evidence.labels.shape == (4, 2, 2)
         np.testing.assert_allclose(found.evidence.scores.sum(axis=2), 1.0, rtol=1e-5)

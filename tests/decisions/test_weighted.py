@@ -149,4 +149,4 @@ def test_evaluate_takes_the_verdicts_about_unlabelled_pictures(tmp_path: Path) -
     with Model.load(profile) as model:
         with pytest.raises(DataError, check=coded("labels-too-few")):
             model.evaluate(labelled(clothes)[200:220], unlabelled=scored)
-        assert model._model.asked.sent == 0
+        assert model.asked.sent == 0
