@@ -66,7 +66,7 @@ class Paths(BaseModel):
     error: str = Field(default="", description="JMESPath to what the server says instead of a label, in a 200")
     labels: tuple[str, ...] | str | None = Field(default=None, description="every label, or the name of a file of them")
     rename: dict[str, str] = Field(default_factory=dict, description="the server's word → label")
-    empty: str = Field(default=NO_LABEL, description="the label of an answer without one")
+    empty: str = Field(default=NO_LABEL, description="the label to use if an answer has none")
 
     @field_validator("label", "score", "error")
     @classmethod

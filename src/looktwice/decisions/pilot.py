@@ -47,7 +47,7 @@ SEARCHED = 4 * crossfit.FOLDS
 FEWEST = 200
 """The fewest labelled pictures for a pilot; with fewer, everything is asked about all of them."""
 SHARE = 4
-"""One in this many labelled pictures is a pilot picture, but at least FEWEST / 2."""
+"""The ratio of labelled pictures to pilot pictures, of which there are at least FEWEST / 2."""
 WRONG = 25
 """The fewest wrong answers in the pilot from which the value of further queries can be estimated."""
 AGAIN = 0.05

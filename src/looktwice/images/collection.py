@@ -121,7 +121,7 @@ def with_truths(pictures: Sequence[Picture], labels: Iterable[object]) -> list[P
     truths = list(labels)
     if len(truths) != len(pictures):
         raise DataError(
-            f"there are {len(pictures)} pictures and {len(truths)} labels; give one label a picture",
+            f"there are {len(pictures)} pictures and {len(truths)} labels; give one label per picture",
             code="labels-unmatched",
         )
     lists = [isinstance(truth, list | tuple | set | frozenset) for truth in truths]

@@ -281,7 +281,7 @@ class AnswerKinds(BaseModel):
         return f"{how}, as with {often} the {sum(among.values())} labelled pictures that it called so"
 
     def _table(self) -> tuple[dict[str, int], dict[str, int], Counts]:
-        """The row of each label, the column of each kind, and how many pictures had both; the last ones are empty."""
+        """Indices of labels and kinds, and a contingency table of pictures, padded with an empty row and column."""
         labels = {label: row for row, label in enumerate(self.seen)}
         among = dict.fromkeys(kind for found in self.seen.values() for kind in found)
         columns = {kind: column for column, kind in enumerate(among)}

@@ -64,7 +64,7 @@ class Sampled(View, ABC):
 
 
 class Piece(NamedTuple):
-    """Where the pixels from start to stop of the flat output come from: whole pixels, and 1/32 parts between them."""
+    """Source positions of the flat output from start to stop: integer pixels, and fractions in units of 1/32."""
 
     start: int
     stop: int

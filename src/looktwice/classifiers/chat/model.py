@@ -76,7 +76,7 @@ class ChatModel(HttpSettings, ABC):
     without_label: dict[Missing, str] = Field(
         default_factory=dict, description="refusal, blocked, cut, empty or unlisted → the label that it counts as"
     )
-    prompt: str = Field(default="", description="with {labels} where they are listed; a usual one if left out")
+    prompt: str = Field(default="", description="with the placeholder {labels}; a default prompt if left out")
     wordings: tuple[str, ...] | str | None = Field(default=None, description="paraphrases for the views `wording:N`")
     ranked: int = Field(default=0, ge=0, le=MOST_OPTIONS, description="labels that it is to rank; 0 asks for one label")
     logprobs: bool = Field(default=False, description="ask how probable the tokens of the label are: its score")
