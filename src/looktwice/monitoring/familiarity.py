@@ -235,7 +235,7 @@ class AnswerKinds(BaseModel):
 
     views: Annotated[int, Field(ge=0)]
     """The number of leading views of the panel that count."""
-    seen: dict[str, dict[str, Annotated[int, Field(ge=1)]]]
+    seen: dict[str, dict[str, Annotated[int, Field(ge=1, lt=2**31)]]]
     """For each label, how many pictures had it, by agreeing views and distinct labels: `8/1`."""
 
     @classmethod
