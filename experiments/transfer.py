@@ -36,8 +36,9 @@ from looktwice.calibration.paper import Cumulative, Gaussian, Objective, Transfe
 from looktwice.calibration.shares import Probit
 from looktwice.calibration.votes import Floats, LabelledVotes
 from looktwice.plots.figures import points_svg
+from looktwice.report.noise import drawn
 from looktwice.transfer.borrow import fit_towards
-from looktwice.transfer.noise import Measured, NoiseFile, Probe, drawn, filed, fold, probes
+from looktwice.transfer.noise import Measured, NoiseFile, Probe, filed, fold, probes
 from looktwice.transfer.onnx_features import open_onnx
 from looktwice.views import GRIDS, Panel, View, parse
 

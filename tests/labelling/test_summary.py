@@ -12,6 +12,7 @@ from looktwice.calibration.jury import Jury
 from looktwice.calibration.risk import threshold
 from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.labelling.summary import FEWEST, LabelSummary, summarise
+from looktwice.model import LADDER
 
 
 def voted(pictures: int, hard: float = 0.3, seed: int = 0) -> LabelledVotes:
@@ -46,7 +47,8 @@ def test_the_figures_are_those_of_a_fit() -> None:
     accept = threshold(outcome.confidence, outcome.correct, found.max_error, strict)
     assert accept is not None
     assert found.accepted == (outcome.confidence >= accept).mean()
-    assert threshold(outcome.confidence, outcome.correct, found.max_error / 2, strict) is None
+    stricter = LADDER[LADDER.index(found.max_error) - 1]
+    assert threshold(outcome.confidence, outcome.correct, stricter, strict) is None
 
 
 @pytest.mark.parametrize("max_error", [0.05, 0.1])

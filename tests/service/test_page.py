@@ -344,7 +344,7 @@ def test_everything_can_be_done_with_the_keyboard(visit: Visit) -> None:
 def test_the_second_tab_tells_how_far_to_trust_it(visit: Visit) -> None:
     page = visit.page
     page.click("#tab-trust")
-    expect(page.locator("#figure svg title").first).to_have_text("Confidence and how often it was right")
+    expect(page.locator("#figure svg title").first).to_have_text("Confidence and real accuracy")
     expect(page.locator("#guarantee")).to_contain_text("%")
     expect(page.locator("#basis")).to_contain_text("A picture that is not like them is never accepted")
     expect(page.locator("#results tbody tr")).to_have_count(3)
