@@ -57,6 +57,8 @@ from looktwice.errors import DataError, ViewError
 from looktwice.transfer.latent import Cumulatives, describe, read as read_features
 from looktwice.views import GENERAL, GRIDS, Panel
 
+pytestmark = pytest.mark.slow
+
 PICTURES = 120
 FAMILIES = {"Gaussian", "Affine", "Elastic", "Rotation"}
 

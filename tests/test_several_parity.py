@@ -24,6 +24,8 @@ from looktwice.ray import Scorer
 from looktwice.sklearn import LookTwice
 from looktwice.views import Panel
 
+pytestmark = pytest.mark.slow
+
 IMAGES, TRUTHS = drawn(320, seed=10)
 PRICES = {"cheap": 0.001, "dear": 0.03}
 NEW = 8

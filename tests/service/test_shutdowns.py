@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from support import shutdowns
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("kind", shutdowns.COMMANDS)
 def test_a_signal_under_load_loses_no_answer_and_leaves_no_log(kind: str) -> None:
