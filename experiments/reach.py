@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -119,14 +120,38 @@ def path(module: str) -> Path:
 
 
 def plain(source: str) -> str:
-    """The code without comments, docstrings, errors that it raises, and white space."""
+    """The code without comments, docstrings, errors that it raises, names of local variables, and white space."""
     lines = source.splitlines()
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            line, column = token.start
+            lines[line - 1] = lines[line - 1][:column]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Raise) or (isinstance(node, ast.stmt) and _is_text(node)):
             for number in range(node.lineno - 1, node.end_lineno or node.lineno):
                 lines[number] = ""
-    text = "\n".join(lines)
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            text = text.replace(token.string, "", 1)
-    return "".join(text.split())
+    for node in _functions(tree):
+        start, end = node.lineno - 1, node.end_lineno or node.lineno
+        body = "\n".join(lines[start:end])
+        for number, name in enumerate(_locals(node)):
+            body = re.sub(rf"(?<![\w.]){name}\b", f"_{number}_", body)
+        lines[start:end] = body.split("\n")
+    return "".join("".join(lines).split())
+
+
+def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Functions and methods, without those inside of others."""
+    for node in tree.body:
+        for each in node.body if isinstance(node, ast.ClassDef) else [node]:
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield each
+
+
+def _locals(function: ast.AST) -> dict[str, None]:
+    """The names that a function assigns, in the order of their places; its parameters are part of its interface."""
+    names = [node for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    parameters = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+    outer = {name for node in ast.walk(function) if isinstance(node, ast.Global) for name in node.names}
+    ordered = sorted(names, key=lambda node: (node.lineno, node.col_offset))
+    return dict.fromkeys(node.id for node in ordered if node.id not in parameters | outer)

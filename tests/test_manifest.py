@@ -16,7 +16,8 @@ WEIGHT = 0.5  # of the first
 
 def half(x: float) -> float:
     """Half of it."""
-    return WEIGHT * x
+    weighed = WEIGHT * x
+    return weighed  # half
 '''
 
 
@@ -59,9 +60,15 @@ def change(path: str, old: str, new: str) -> None:
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("Half of it.", "One half."), ("of the first", "of both"), ("What it weighs", "Weight"), ("\n\n\n", "\n\n")],
+    [
+        ("Half of it.", "One half."),
+        ("of the first", "of both"),
+        ("What it weighs", "Weight"),
+        ("\n\n\n", "\n\n"),
+        ("weighed", "product"),
+    ],
 )
-def test_prose_does_not_make_a_result_old(task: Task, old: str, new: str) -> None:
+def test_prose_and_names_of_values_do_not_make_a_result_old(task: Task, old: str, new: str) -> None:
     change("src/looktwice/calibration/rule.py", old, new)
     assert manifest.main(["stale"]) == 0
 
@@ -79,9 +86,9 @@ def test_only_definitions_that_a_result_uses_make_it_old(task: Task) -> None:
     change(made, "half\n", "half as of\n\ndef main():\n    of(1)\n\ndef other():\n    pass\n")
     manifest.record(task)
     change(made, "pass", "of(2)")
-    change(rule, "WEIGHT * x", "WEIGHT * x\n\n\ndef third(x: float) -> float:\n    return x / 3")
+    change(rule, "  # half", "\n\n\ndef third(x: float) -> float:\n    return x / 3")
     assert manifest.main(["stale"]) == 0
-    change(rule, "WEIGHT * x", "2 * WEIGHT * x")
+    change(rule, "= WEIGHT * x", "= 2 * WEIGHT * x")
     assert manifest.main(["stale"]) == 1
 
 
