@@ -2,22 +2,24 @@
 
     python benchmarks/engine.py [rounds] [pictures] [folder]
 
-Two servers, each a process of its own: one answers after 20 ms, which is quick for an API, and one at once, which
-shows what a question costs where nothing is waited for. Rounds alternate: bare, engine, bare, engine, …; each round of
-the engine is compared with the bare rounds on both sides of it, and the medians count. The ledger is a new file each
-time, in the given folder, which must be on a real disk for the figures to mean anything.
+Three servers, each a process of its own: one answers after 20 ms, which is quick for an API, one after 100 ms, and
+one at once, which shows the processor time of a question where nothing is waited for. Rounds alternate: bare, engine,
+bare, engine, …; each round of the engine is compared with the bare rounds on both sides of it, and the medians count.
+The ledger is a new file each time, in the given folder, which must be on a real disk for the figures to mean
+anything.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +34,7 @@ from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import Answer, Pixels
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import HttpSettings, Transport
+from looktwice.cli.app import COLLECT_AFTER
 from looktwice.engine.budget import Budget
 from looktwice.engine.channel import Channel
 from looktwice.engine.engine import QueryEngine
@@ -60,6 +63,7 @@ class Case:
 
 
 REALISTIC = Case("20 ms, 64 at a time", 0.02, 64)
+SLOW = Case("100 ms, 32 at a time", 0.1, 32)
 LOOPBACK = Case("at once, 32 at a time", 0.0, 32)
 
 
@@ -101,8 +105,8 @@ class Noise:
         window = np.frombuffer(self.long, np.uint8, SIDE * SIDE * 3, STEP * int(name))
         return Image.of(window.reshape(SIDE, SIDE, 3))
 
-    def pictures(self, count: int) -> Iterator[Picture]:
-        return (Picture(str(n), None, self) for n in range(count))
+    def pictures(self, count: int) -> list[Picture]:
+        return [Picture(str(n), None, self) for n in range(count)]
 
 
 class Cost(NamedTuple):
@@ -185,14 +189,19 @@ def _show(cost: Cost) -> str:
 def main() -> None:
     rounds, pictures = (int(text) for text in (*sys.argv[1:3], "7", "1000")[:2])
     folder = Path(sys.argv[3]) if len(sys.argv) > 3 else Path(__file__).parent
+    gc.set_threshold(COLLECT_AFTER)  # as the commands do
+    folder.mkdir(parents=True, exist_ok=True)
     loop = fastest_loop().__module__.partition(".")[0]
     print(f"on {loop}, {os.cpu_count()} processors")
-    realistic, loopback = (measured(case, rounds, pictures, folder) for case in (REALISTIC, LOOPBACK))
-    reached = at_least(f"questions a second / bare aiohttp, {REALISTIC.name}", 1 / realistic.wall, 0.97)
+    realistic, slow, loopback = (measured(case, rounds, pictures, folder) for case in (REALISTIC, SLOW, LOOPBACK))
+    reached = [
+        at_least(f"questions a second / bare aiohttp, {REALISTIC.name}", 1 / realistic.wall, 0.95),
+        at_least(f"questions a second / bare aiohttp, {SLOW.name}", 1 / slow.wall, 0.97),
+    ]
     compare(f"processor time a question / bare aiohttp, {REALISTIC.name}", realistic.cpu)
     compare(f"questions a second / bare aiohttp, {LOOPBACK.name}", 1 / loopback.wall)
     compare(f"processor time a question / bare aiohttp, {LOOPBACK.name}", loopback.cpu)
-    sys.exit(0 if reached else 1)
+    sys.exit(0 if all(reached) else 1)
 
 
 if __name__ == "__main__":

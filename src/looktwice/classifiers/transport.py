@@ -170,11 +170,11 @@ class Connector(aiohttp.TCPConnector):
             # aiohttp sends a GET or PUT again if its connection is lost, but the first one may be billed already.
             raise BrokenError("the connection was lost")
         connection = await super().connect(req, traces, timeout)
-        while (protocol := connection.protocol) is not None and protocol in self._given and protocol.should_close:
+        while (protocol := connection.protocol) is not None and protocol.should_close and protocol in self._given:
             # Bytes received while idle would be taken for the reply to this request.
             connection.close()
             connection = await super().connect(req, traces, timeout)
-        if protocol is not None:
+        if protocol is not None and protocol not in self._given:
             self._given.add(protocol)
         attempt.connection = connection.transport
         return connection

@@ -176,7 +176,7 @@ class _Waiting:
     prepared: Sequence[object]
     may_send: Callable[[], bool]
     turn: asyncio.Future[list[_Waiting] | Answered | None]
-    """Resolves to their answers, or to the content of the call that this sender has to make."""
+    """Resolves to their answers, or to the other senders in the call that this one has to make."""
 
 
 class Calls:
@@ -208,7 +208,7 @@ class Calls:
         if self._timer is None:
             self._timer = loop.call_soon(self._start)
         turn = await waiting.turn
-        return await self._call(turn) if isinstance(turn, list) else turn
+        return await self._call(waiting, turn) if isinstance(turn, list) else turn
 
     def _start(self) -> None:
         """Start as many calls as allowed; try again after a pause."""
@@ -216,7 +216,7 @@ class Calls:
         while self._ready and self.busy < self.concurrency.limit and (not self.busy or self._fills_a_call()):
             if call := self._next_call():
                 self.busy += 1
-                call[0].turn.set_result(call)
+                call[0].turn.set_result(call[1:])
         pause = self.concurrency.pause_until - time.monotonic()
         if self._ready and pause > 0:
             self._timer = asyncio.get_running_loop().call_later(pause, self._start)
@@ -255,13 +255,13 @@ class Calls:
             self._timer.cancel()
         self._start()
 
-    async def _call(self, call: list[_Waiting]) -> Answered:
-        """Make a call for all senders in it; returns the answers of the first."""
-        own, *others = call
+    async def _call(self, own: _Waiting, others: list[_Waiting]) -> Answered:
+        """Make a call for all its senders; returns the answers of the first."""
         started = time.perf_counter()
+        prepared = [each for waiting in (own, *others) for each in waiting.prepared]
         try:
-            answers = await self._classifier.label([each for waiting in call for each in waiting.prepared])
-            if len(answers) != sum(len(waiting.prepared) for waiting in call):
+            answers = await self._classifier.label(prepared)
+            if len(answers) != len(prepared):
                 raise PermanentError(
                     f"the classifier gave {len(answers)} answers to another number of queries", code="reply-malformed"
                 )
