@@ -1,4 +1,4 @@
-"""The interface of calibrators: votes → probability. `fit` returns a fitted copy."""
+"""The interface of calibrators, which convert votes to probabilities. `fit` returns a fitted copy."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Tally, Vot
 from looktwice.errors import FitError
 
 Ballot = Literal["base", "vote"]
-"""Which label the confidence is about: the base answer, or the most frequent answer."""
+"""The label that the confidence refers to: the base answer, or the most frequent answer."""
 
 TALLIES = {"base": base_tally, "vote": vote_tally}
 
 
 class Calibrator(Protocol):
-    """A method that turns votes into a probability."""
+    """A method that converts votes to probabilities."""
 
     name: ClassVar[str]
 
@@ -35,7 +35,7 @@ class Calibrator(Protocol):
         """(n,): the probability that the predicted label is right, in [0, 1]."""
 
     def interval(self, votes: Votes) -> tuple[Floats, Floats]:
-        """(n,) twice: the 95 % interval of the confidence in the limit of many more such views."""
+        """(n,) twice: the 95 % interval for the confidence that an unlimited number of such views would give."""
 
     def distribution(self, votes: Votes) -> Distribution:
         """The probability of every label."""
@@ -43,7 +43,7 @@ class Calibrator(Protocol):
 
 @dataclass(frozen=True)
 class ShareCalibrator(ABC):
-    """A calibrator of a single feature, the share of views that agree. Subclasses define `learn` and `curve`."""
+    """A calibrator with a single feature, the share of agreeing views. Subclasses define `learn` and `curve`."""
 
     name: ClassVar[str]
     ballot: Ballot = field(default="base", kw_only=True)
@@ -74,11 +74,11 @@ class ShareCalibrator(ABC):
 
     @abstractmethod
     def learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
-        """Return a copy fitted on the share of views that agree and on whether the answer was right, (n,) each."""
+        """Return a copy fitted on the share of agreeing views and the correctness of each answer, both (n,)."""
 
     @abstractmethod
     def curve(self, share: Floats) -> Floats:
-        """The confidence at a given share of agreeing views."""
+        """The confidence for each share of agreeing views."""
 
 
 def fitted(value: float | None, calibrator: ShareCalibrator) -> float:

@@ -1,6 +1,7 @@
-"""The registry of calibrators by name, and their JSON form.
+"""The registry of calibrators, and their JSON representation.
 
-Others join by `register`, or from an installed package by an entry point of the group `looktwice.calibrators`.
+Other calibrators are added with `register`, or by installed packages with an entry point in the group
+`looktwice.calibrators`.
 """
 
 from __future__ import annotations
@@ -30,58 +31,58 @@ Family = TypeVar("Family", bound=Calibrator)
 
 
 def register(family: type[Family]) -> type[Family]:
-    """Class decorator: register a calibrator under its `name`, so that profiles with it can be loaded.
+    """Class decorator: register a calibrator by its `name` so that profiles that use it can be loaded.
 
-    The class is a dataclass whose fields are stored in the profile.
+    The class must be a dataclass; its fields are stored in the profile.
     """
     name = getattr(family, "name", None)
     missing = [method for method in METHODS if not hasattr(family, method)]
     if not isinstance(name, str) or missing or not is_dataclass(family):
         lacks = ", ".join([*([] if isinstance(name, str) else ["name"]), *missing]) or "@dataclass"
-        raise FitError(f"{family.__name__} is not a calibrator: it lacks {lacks}", code="calibrator-plugin")
+        raise FitError(f"{family.__name__} is not a calibrator; add {lacks}", code="calibrator-plugin")
     if name in _OURS:
         raise FitError(
-            f"the name {name!r} of {family.__name__} is one of looktwice's own; choose another",
+            f"{family.__name__} has the name {name!r} of a built-in calibrator; choose another name",
             code="calibrator-plugin",
         )
-    FAMILIES[name] = family  # a class that is defined again, as in a notebook, replaces itself
+    FAMILIES[name] = family  # in a notebook, a class that is defined again replaces the earlier one
     return family
 
 
 def find(name: str, error: type[LookTwiceError]) -> type[Calibrator]:
-    """The calibrator with this name, from looktwice or an installed package; raises `error` if there is none."""
+    """Return the calibrator class with this name, built-in or from an installed package, or raise `error`."""
     if name in FAMILIES:
         return FAMILIES[name]
     points = {point.name: point for point in entry_points(group=GROUP)}
     if name not in points:
         raise error(
-            f"no calibrator is called {name[:40]!r}; there are {', '.join([*FAMILIES, *points])}",
+            f"there is no calibrator {name[:40]!r}; choose one of {', '.join([*FAMILIES, *points])}",
             code="calibrator-unknown",
         )
     point = points[name]
     try:
         family = point.load()
-    except Exception as fault:  # the code of a stranger may fail in any way
+    except Exception as fault:  # third-party code may raise anything
         why = f"{type(fault).__name__}: {fault}".partition("\n")[0]
         raise error(
             f"the calibrator {name!r} ({point.value}) cannot be loaded: {why}", code="calibrator-plugin"
         ) from fault
     if FAMILIES.get(name) is not family:
         raise error(
-            f"{point.value} is not a calibrator called {name!r}; decorate it with @register, and set its name",
+            f"{point.value} does not register a calibrator {name!r}; decorate its class with @register and set `name`",
             code="calibrator-plugin",
         )
     return FAMILIES[name]
 
 
 def named(calibrator: Calibrator | str) -> Calibrator:
-    """Look up a calibrator by name with default settings; an instance is returned unchanged if it is registered."""
+    """Create a calibrator by name with default settings; return an instance of a registered class unchanged."""
     if isinstance(calibrator, str):
         return find(calibrator, FitError)()
     if FAMILIES.get(calibrator.name) is not type(calibrator):
         family = type(calibrator).__name__
         raise FitError(
-            f"a profile with {family} could not be loaded; decorate it with looktwice.calibration.register",
+            f"a profile that uses {family} could not be loaded; decorate the class with looktwice.calibration.register",
             code="calibrator-plugin",
         )
     return calibrator
@@ -95,7 +96,7 @@ def dump(calibrator: Calibrator) -> dict[str, object]:
 
 
 def restore(fields: dict[str, object]) -> Calibrator:
-    """Load a calibrator from the values of `dump`; raises a DataError if they are invalid."""
+    """Restore a calibrator from the output of `dump`; raise a DataError if it is invalid."""
     from pydantic import TypeAdapter, ValidationError
 
     family = find(str(fields.get("family")), DataError)
@@ -103,18 +104,19 @@ def restore(fields: dict[str, object]) -> Calibrator:
     unknown = sorted(set(values) - set(signature(family).parameters))
     if unknown:
         raise DataError(
-            f"the calibrator {family.name} has no {shown(', '.join(unknown))}; fit again", code="calibrator-malformed"
+            f"the calibrator {family.name} has no field {shown(', '.join(unknown))}; fit again",
+            code="calibrator-malformed",
         )
     if not _finite(values):
         raise DataError(
-            f"the calibrator {family.name} contains a number that is not finite", code="calibrator-malformed"
+            f"the calibrator {family.name} contains a number that is not finite; fit again", code="calibrator-malformed"
         )
     try:
         return TypeAdapter(family).validate_python(values)
     except ValidationError as error:
         first = error.errors()[0]
         raise DataError(
-            f"the calibrator {family.name}: {'.'.join(map(str, first['loc']))}: {first['msg']}",
+            f"the calibrator {family.name} has an invalid field {'.'.join(map(str, first['loc']))}: {first['msg']}",
             code="calibrator-malformed",
         ) from None
 

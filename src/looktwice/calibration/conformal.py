@@ -1,8 +1,8 @@
 """Prediction sets with a stated coverage (conformal prediction).
 
-The sets are learned from held-out probabilities of labelled pictures. On pictures that were not used for fitting this
-is split conformal prediction, which guarantees the stated coverage; on the folds of cross-validation it is
-cross-conformal prediction, whose proven bound is weaker and whose coverage in practice is close to the stated one.
+Thresholds are learned from held-out probabilities of labelled pictures. With pictures that were not used for fitting,
+this is split conformal prediction, which guarantees the stated coverage. With cross-validation, it is cross-conformal
+prediction, which has a weaker guarantee, but in practice a coverage close to the stated one.
 """
 
 from __future__ import annotations
@@ -19,24 +19,22 @@ from looktwice.calibration.risk import check_share
 from looktwice.calibration.votes import MISSING, Bools, Codes, Counts, Floats, Votes
 
 SetKind = Literal["aps", "raps", "aps-deterministic", "lac"]
-"""How the labels of a set are chosen: adaptive prediction sets (APS) with and without a random last label, regularised
-ones (RAPS), or all labels above one threshold (LAC)."""
+"""The kind of prediction set: adaptive (APS; randomised unless deterministic), regularised adaptive (RAPS), or all
+labels above one threshold (LAC)."""
 PENALTY, FREE = 0.05, 2
-"""RAPS: the penalty of each further label, in units of probability, and the number of labels without one."""
+"""RAPS: the penalty of each additional label, in units of probability, and the number of labels without a penalty."""
 
 
 def draws(votes: Votes) -> Floats:
-    """(n,): a uniform draw from [0, 1) for each picture, a function of its pixels.
-
-    It is derived from the digest, or from the name if the digest is unknown.
-    """
+    """(n,): a uniform number in [0, 1) for each picture, derived from its digest, or from its name if the digest is
+    unknown."""
     texts = [digest or name for digest, name in zip(votes.digests or votes.names, votes.names, strict=True)]
     hashes = (hashlib.sha256(f"prediction set {text}".encode()).digest() for text in texts)
-    return np.array([int.from_bytes(each[:6], "big") / 2**48 for each in hashes], np.float64)
+    return np.array([int.from_bytes(value[:6], "big") / 2**48 for value in hashes], np.float64)
 
 
 class SetMaker(Protocol):
-    """A rule that makes prediction sets."""
+    """The interface of fitted prediction-set methods."""
 
     def sets(self, distribution: Distribution, draws: Floats) -> Sets:
         """The prediction set of each picture; `draws` (n,) are uniform in [0, 1)."""
@@ -44,13 +42,13 @@ class SetMaker(Protocol):
 
 @dataclass(frozen=True)
 class Conformal:
-    """LAC: all options above one probability; "something else" counts as one option.
+    """LAC: all options whose probability reaches one threshold; "something else" counts as one option.
 
-    These sets are the smallest on average, but cover doubtful pictures less often.
+    These sets are the smallest on average, but their coverage is lower for difficult pictures.
     """
 
     least: float
-    """The lowest probability of an option in a set; 0 includes all."""
+    """The threshold: the lowest probability of an option in a set; 0 includes all options."""
 
     @classmethod
     def learn(cls, distribution: Distribution, truths: Codes, coverage: float = 0.9) -> Self:
@@ -59,34 +57,34 @@ class Conformal:
 
     @classmethod
     def of(cls, true_probability: Floats, coverage: float = 0.9) -> Self:
-        """Fit on the result of `true_label_probability`."""
+        """Fit on the probabilities that `true_label_probability` returns."""
         return cls(-_quantile(-true_probability, coverage, 0.0))
 
     def sets(self, distribution: Distribution, draws: Floats | None = None) -> Sets:
-        """Include the labels above the threshold, and always the most probable one."""
+        """Include all labels that reach the threshold, and always the most probable label."""
         likely = (distribution.named >= self.least) & (distribution.labels != MISSING)
         return Sets.of(distribution, likely, distribution.rest() >= self.least)
 
 
 @dataclass(frozen=True)
 class AdaptiveSets:
-    """The most probable labels whose probabilities sum to a threshold: few for clear pictures, more for doubtful ones.
+    """The most probable labels up to a threshold of cumulative probability: more of them for difficult pictures.
 
-    Adaptive prediction sets (APS, Romano et al. 2020), or regularised ones (RAPS, Angelopoulos et al. 2021) with a
-    penalty. "Something else" comes last, as one option with the remaining mass. In randomised sets, the label that
-    crosses the threshold is included with the probability of the part below it. The most probable label is always
-    included.
+    These are adaptive prediction sets (APS, Romano et al. 2020) or, with a penalty, regularised ones (RAPS,
+    Angelopoulos et al. 2021). "Something else" comes last, as one option with the remaining probability. In randomised
+    sets, the label that crosses the threshold is included with a probability equal to the fraction of it that lies
+    below the threshold. The most probable label is always included.
     """
 
     most: float
-    """The largest cumulative probability of a set; infinity includes all labels."""
+    """The largest cumulative probability in a set; infinity includes all labels."""
     penalty: float = 0.0
     """RAPS: the penalty added to the cumulative probability for each label beyond the first FREE."""
     randomised: bool = True
 
     @classmethod
     def learn(cls, kind: SetKind, place: TruthRank, coverage: float = 0.9) -> Self:
-        """Fit on the ranks of the truths of held-out pictures; `coverage` is in (0, 1)."""
+        """Fit on the ranks of the true labels of held-out pictures; `coverage` is in (0, 1)."""
         maker = cls(np.inf, PENALTY if kind == "raps" else 0.0, kind != "aps-deterministic")
         even = np.random.default_rng(0).random(len(place.own))
         return cls(_quantile(maker._scores(place, even), coverage, np.inf), maker.penalty, maker.randomised)
@@ -95,8 +93,8 @@ class AdaptiveSets:
         """Add labels in order of probability until the threshold is reached."""
         named, rest = distribution.labels != MISSING, distribution.rest()
         order = np.argsort(np.where(named, -distribution.named, 1.0), axis=1, kind="stable")
-        own = np.take_along_axis(distribution.named, order, axis=1)
-        places = TruthRank(own, own.cumsum(axis=1), np.arange(1, order.shape[1] + 1))
+        ranked = np.take_along_axis(distribution.named, order, axis=1)
+        places = TruthRank(ranked, ranked.cumsum(axis=1), np.arange(1, order.shape[1] + 1))
         likely = np.zeros(named.shape, bool)
         np.put_along_axis(likely, order, self._scores(places, draws[:, None]) <= self.most, axis=1)
         last = TruthRank(rest, np.ones(len(rest)), named.sum(axis=1) + 1)
@@ -119,15 +117,15 @@ class Sets:
     """Prediction sets of n pictures."""
 
     labels: Codes
-    """(n, m): MISSING where a label is not in the set."""
+    """(n, m): the labels in each set; MISSING for listed labels that are not in the set."""
     other: Bools
-    """(n,): whether the set includes labels that were not returned."""
+    """(n,): whether the set includes "something else", the labels that were not returned."""
     unnamed: Counts
-    """(n,): the number of classes not returned."""
+    """(n,): the number of classes that were not returned."""
 
     @classmethod
     def of(cls, distribution: Distribution, likely: Bools, other: Bools) -> Self:
-        """Build the sets from included labels and the most probable one, with "something else" if classes remain."""
+        """Build sets of the likely labels and the most probable one; add "something else" only if classes remain."""
         top = distribution.labels == distribution.top()[:, None]
         unnamed = distribution.classes - (distribution.labels != MISSING).sum(axis=1)
         labels = np.where(likely | top, distribution.labels, np.int32(MISSING))
@@ -138,16 +136,16 @@ class Sets:
         return (self.labels != MISSING).sum(axis=1) + self.other
 
     def true_sizes(self) -> Counts:
-        """(n,): the number of classes in each set, with all classes behind "something else"."""
+        """(n,): the number of classes in each set; "something else" counts as all the classes that it stands for."""
         return (self.labels != MISSING).sum(axis=1) + self.other * self.unnamed
 
     def list_truth(self, truths: Codes) -> Bools:
-        """(n,): whether the set lists the truth itself."""
+        """(n,): whether the set lists the true label explicitly."""
         listed: Bools = ((self.labels == truths[:, None]) & (self.labels != MISSING)).any(axis=1)
         return listed
 
     def hold(self, distribution: Distribution, truths: Codes) -> Bools:
-        """(n,): whether the truth is in the set, as a label or as something else."""
+        """(n,): whether the set contains the true label, either explicitly or as "something else"."""
         named = (distribution.labels == truths[:, None]).any(axis=1)
         inside: Bools = (self.labels == truths[:, None]).any(axis=1)
         return np.where(named, inside, self.other)

@@ -1,12 +1,12 @@
-"""The confusion step: a table P(truth | label) that corrects the distribution of the jury.
+"""The confusion step: a table P(truth | label) that corrects the jury's distribution.
 
 P(c) ∝ P_jury(c)^w₁ · exp(w₂ · mean_s log[T(c | v_s) / E(c | v_s)]) · P(truth = c)^w₃
 
-T(c | v) is how often the truth is c if an answer is v, over all answers about the labelled pictures. It is shrunk
-towards E, the table of a classifier that is right equally often for all labels and has no preferred confusions. The
-three weights are fitted on folds that neither jury nor table were fitted on, shrunk towards (1, 0, 0). The step is used
-only if it lowers the log loss on held-out folds by more than a standard error without clearly raising the Brier score.
-If a classifier is biased, the truth may be a label that no answer returned.
+T(c | v) is the frequency of the true label c among all answers v on labelled pictures. It is shrunk towards E, the
+table of a classifier with the same accuracy for all labels and evenly distributed errors. The three weights are fitted
+on folds that were not used to fit the jury and the table, and are shrunk towards (1, 0, 0). The step is used only if it
+lowers the log loss on held-out folds by more than one standard error without clearly raising the Brier score. It can
+also predict labels that no answer returned, since these may be the true labels if the classifier is biased.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from looktwice.calibration.votes import MISSING, Codes, Floats, LabelledVotes, P
 from looktwice.errors import DataError
 
 MOST_CLASSES, FEWEST = 100, 50
-"""The step is skipped with more classes, or fewer labelled pictures, than this."""
+"""The step is skipped if there are more than MOST_CLASSES classes, or fewer than FEWEST labelled pictures."""
 PRIOR, EACH = 2.0, 2.0
-"""Pseudo-counts of E in each row of the table, and of each class."""
+"""Pseudo-counts: PRIOR of E in each row of the table, and EACH per class in the frequency of the truths."""
 RIDGE = 1.0
 """The ridge penalty that shrinks the weights towards (1, 0, 0)."""
 LISTED = 20
-"""The number of labels with individual probabilities; the others share the rest evenly."""
+"""The number of labels with individual probabilities; the other labels share the rest evenly."""
 
 
 class Judge(Protocol):
-    """The interface of the jury that precedes the step."""
+    """The interface of the jury whose distribution the step corrects."""
 
     def distribution(self, votes: Votes) -> Distribution: ...
 
 
 @dataclass(frozen=True)
 class Confusion:
-    """A table of labels and truths, and the weights of its evidence."""
+    """Counts of answers by returned and true label, and the weights of the step."""
 
     answers: int
-    """The number of answers per picture; each answer counts as this fraction of a picture."""
+    """The number of answers per picture, S + 1; each answer counts as 1/(S + 1) of a picture."""
     counts: tuple[tuple[int, int, int], ...] = field(repr=False)
-    """Triples of a label's code, a truth's code, and the number of answers with this label and truth."""
+    """Triples (label code, truth code, number of answers with this label and this truth)."""
     truths: tuple[int, ...] = field(repr=False)
     """The number of labelled pictures with each truth."""
     weights: tuple[float, float, float] = (1.0, 0.0, 0.0)
@@ -57,11 +57,11 @@ class Confusion:
         codes = [code for label, truth, _ in self.counts for code in (label, truth)]
         numbers = [self.answers - 1, *codes, *self.truths, *(count for *_, count in self.counts)]
         if min(numbers) < 0 or max([len(self.truths), *codes]) > MOST_CLASSES or self.weights[0] < 0.0:
-            raise DataError("the jury's table of confusions cannot be read; fit again", code="calibrator-malformed")
+            raise DataError("the jury's confusion table is invalid; fit again", code="calibrator-malformed")
 
     @classmethod
     def count(cls, labelled: LabelledVotes) -> Self:
-        """Count the table; truths outside the vocabulary are ignored."""
+        """Build the table from labelled votes; truths outside the vocabulary are ignored."""
         answers, truths = labelled.answers(), labelled.truths
         row, column = np.nonzero((answers != MISSING) & (truths >= 0)[:, None])
         pairs, counts = np.unique(np.stack([answers[row, column], truths[row]], axis=1), axis=0, return_counts=True)
@@ -77,7 +77,7 @@ class Confusion:
         return table
 
     def features(self, votes: Votes, distribution: Distribution) -> Floats:
-        """(n, V + 1, 3): the features of each label of the vocabulary, and of a class outside it."""
+        """(n, V + 1, 3): the features of each label in the vocabulary, and of a class outside it."""
         words, classes, answers = len(votes.vocabulary), votes.classes, votes.answers()
         size = min(words, len(self.table))
         table, truths = np.zeros((words, words + 1)), np.zeros(words + 1)
@@ -96,7 +96,7 @@ class Confusion:
 
 
 def learn_confusion(labelled: LabelledVotes, fit: Callable[[LabelledVotes], Judge]) -> Confusion | None:
-    """Fit table and weights to follow a jury that `fit` creates; None if the step does not help."""
+    """Fit the table and the weights for juries that `fit` returns; None if the step does not help."""
     others = labelled.classes - len(labelled.vocabulary)
     if not 2 <= labelled.classes <= MOST_CLASSES or len(labelled) < FEWEST or labelled.doubtful().any():
         return None
@@ -116,7 +116,7 @@ def learn_confusion(labelled: LabelledVotes, fit: Callable[[LabelledVotes], Judg
 
 
 def _patterns(features: Floats, truths: Codes, others: int) -> Patterns:
-    """The features as a table of a conditional logit, whose parameters are w₁ ≥ 0, w₂ ≥ 0 and w₃."""
+    """Arrange the features for a conditional logit with the parameters w₁ ≥ 0, w₂ ≥ 0 and w₃."""
     pictures, options, parameters = features.shape
     size = np.zeros((pictures, options))
     if others:
@@ -140,17 +140,17 @@ def _losses(patterns: Patterns, theta: Floats, others: int) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class ConfusedUtilities(Utilities):
-    """The utilities of all labels of the vocabulary, the base label first."""
+    """The utilities of all labels in the vocabulary, the base label first."""
 
     votes: Votes
     jury: Utilities
-    """The distribution of the jury without the step."""
+    """The utilities before the step."""
     weight: float
     """w₁."""
 
     @classmethod
     def after(cls, jury: Utilities, votes: Votes, confusion: Confusion) -> Self:
-        """The distribution of the jury, corrected by the step."""
+        """Apply the confusion step to the utilities of the jury."""
         words, rows = len(votes.vocabulary), np.arange(len(votes))
         features = confusion.features(votes, Distribution(jury.labels(), jury.named(), votes.classes))
         scores = features @ np.array(confusion.weights)
@@ -158,10 +158,10 @@ class ConfusedUtilities(Utilities):
         scores[:, -1] += np.log(others) if others > 0 else -np.inf
         scores = np.column_stack([scores[rows, votes.base], scores])
         scores[rows, 1 + votes.base] = -np.inf
-        silent = votes.base == MISSING
-        scores[silent, 0] = -np.inf
-        mute = (votes.answers() == MISSING).all(axis=1)
-        scores[mute], scores[mute, -1] = -np.inf, 0.0
+        no_base = votes.base == MISSING
+        scores[no_base, 0] = -np.inf
+        unanswered = (votes.answers() == MISSING).all(axis=1)
+        scores[unanswered], scores[unanswered, -1] = -np.inf, 0.0
         last = np.full(len(votes), MISSING, np.int32)
         return cls(scores, jury.covariance, last, jury.options, votes, jury, confusion.weights[0])
 
@@ -171,8 +171,8 @@ class ConfusedUtilities(Utilities):
         return np.where(np.isfinite(self.scores), codes, np.int32(MISSING))
 
     def slope(self, believed: Places, rivals: Floats) -> Floats:
-        codes, rows, own = self.jury.labels()[:, :-1], np.arange(len(believed)), self.votes.base[:, None]
-        share = np.take_along_axis(rivals, np.where(codes == own, 0, 1 + codes), axis=1) * (codes != MISSING)
+        codes, rows, base = self.jury.labels()[:, :-1], np.arange(len(believed)), self.votes.base[:, None]
+        share = np.take_along_axis(rivals, np.where(codes == base, 0, 1 + codes), axis=1) * (codes != MISSING)
         label = self.labels()[rows, believed]
         hit = (codes == label[:, None]) & (codes != MISSING)
         column = np.where(hit.any(axis=1), hit.argmax(axis=1), codes.shape[1])

@@ -33,16 +33,16 @@ class Outcome:
 
     name: str
     queries: float
-    """Queries per picture, including the first; the mean if pictures differ."""
+    """Queries per picture, including the base query; the mean if the number varies."""
     label: Codes
     confidence: Floats
     correct: NDArray[np.bool_]
     brier: Floats
     nll: Floats
     true_probability: Floats
-    """The probability of the true option; all labels that were not returned are one option."""
+    """The probability of the true option; all labels that were not returned count as one option."""
     through: Floats
-    """The cumulative probability up to the true option, in order of probability."""
+    """The cumulative probability of all options up to the true one, in descending order of probability."""
     rank: Places
     """The rank of the true option, from 1."""
     truth: Codes
@@ -61,15 +61,15 @@ class Outcome:
         truths: Codes,
         evidence: Evidence = "labels",
     ) -> Self:
-        """Build an outcome from labels, their confidences, and the distributions."""
+        """Build an outcome from predicted labels, confidences and distributions."""
         place, loss = truth_rank(distribution, truths), (distribution.brier(truths), distribution.nll(truths))
-        right, own = label == truths, place.own
+        correct, true = label == truths, place.own
         return cls(
-            name, queries, label, confidence, right, *loss, own, place.through, place.rank, truths, evidence=evidence
+            name, queries, label, confidence, correct, *loss, true, place.through, place.rank, truths, evidence=evidence
         )
 
     def scores(self) -> Scores:
-        """Accuracy, calibration and ranking figures."""
+        """Metrics of accuracy, calibration and ranking."""
         return metrics.score(self.confidence, self.correct, self.brier, self.nll)
 
     def intervals(self, seed: int = 0) -> Intervals:
@@ -77,7 +77,7 @@ class Outcome:
         return metrics.bootstrap(self.confidence, self.correct, self.brier, self.nll, seed=seed)
 
     def since(self, start: int) -> Self:
-        """The outcome without the first pictures."""
+        """The outcome without the first `start` pictures."""
         return self.of_rows(slice(start, None))
 
     def of_rows(self, rows: NDArray[np.bool_] | slice) -> Self:
@@ -86,7 +86,7 @@ class Outcome:
 
 
 def outcome(calibrator: Calibrator, labelled: LabelledVotes, name: str | None = None) -> Outcome:
-    """Evaluate a fitted calibrator on other pictures."""
+    """Evaluate a fitted calibrator on labelled pictures."""
     return Outcome.of(
         name or calibrator.name,
         1 if calibrator.name in (Naive.name, Constant.name) else _plain(1.0 + float(views_asked(labelled).mean())),
@@ -104,14 +104,14 @@ def check_count(pictures: int, least: int = 2 * FOLDS) -> None:
     """Raise an error if there are too few pictures for cross-validation."""
     if pictures < least:
         raise FitError(
-            f"too few labelled pictures ({pictures}); give at least {least}, better 200", code="labels-too-few"
+            f"{pictures} labelled pictures are too few; give at least {least}, preferably 200", code="labels-too-few"
         )
 
 
 def cross_fit(calibrator: Calibrator, labelled: LabelledVotes, seed: int = 0, n_selection: int = 0) -> Outcome:
-    """Evaluate a calibrator on each fold, fitted on the other four.
+    """Evaluate a calibrator on each fold after fitting it on the other four.
 
-    The first `n_selection` pictures, on which something was selected, are used for fitting only.
+    The first `n_selection` pictures, which were used for model selection, are used only for fitting.
     """
     parts = []
     for train, test in folds(len(labelled), n_selection, seed):
@@ -121,9 +121,9 @@ def cross_fit(calibrator: Calibrator, labelled: LabelledVotes, seed: int = 0, n_
 
 
 def baselines(labelled: LabelledVotes) -> list[Outcome]:
-    """The baselines of a single query: confidence 1, and the accuracy as a constant confidence.
+    """The single-query baselines: a confidence of 1, and the accuracy as a constant confidence.
 
-    The accuracy is that of all pictures: fitted by folds, the constant would differ between folds and appear to rank.
+    The accuracy is computed on all pictures: computed per fold, it would vary and appear to rank the pictures.
     """
     return [outcome(calibrator.fit(labelled), labelled) for calibrator in (Naive(), Constant())]
 
@@ -131,8 +131,8 @@ def baselines(labelled: LabelledVotes) -> list[Outcome]:
 def own_score(labelled: LabelledVotes, scale: Scale | None = None) -> Outcome | None:
     """The classifier's own score as confidence; None if it returns none, or only ranks.
 
-    `scale` converts scores to probabilities, by default inferred from these pictures. An answer without a score has
-    confidence 0.
+    `scale` converts scores to probabilities; by default it is inferred from these pictures. An answer without a score
+    has confidence 0.
     """
     evidence = labelled.evidence
     if evidence is None or useless(evidence) == NO_SCORES:
@@ -146,7 +146,7 @@ def own_score(labelled: LabelledVotes, scale: Scale | None = None) -> Outcome | 
 
 
 def one_query(calibrator: Jury, labelled: LabelledVotes, n_selection: int = 0) -> Outcome:
-    """Evaluate the jury without views by cross-validation: confidence from the score, or else the accuracy."""
+    """Cross-validate the jury without views: its confidence is the calibrated score, or the accuracy without scores."""
     return replace(cross_fit(calibrator, labelled.under([]), n_selection=n_selection), name=ONE_QUERY)
 
 
@@ -159,7 +159,7 @@ def _plain(number: float) -> float:
 
 
 def folds(pictures: int, n_selection: int, seed: int) -> list[tuple[Places, Places]]:
-    """Indices to fit on and to evaluate; each picture but the first `n_selection` is evaluated once."""
+    """(training, test) indices of each fold; each picture after the first `n_selection` is tested once."""
     judged = np.arange(n_selection, pictures)
     check_count(len(judged))
     fold = np.random.default_rng(seed).permutation(len(judged)) % FOLDS

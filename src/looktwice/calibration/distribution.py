@@ -1,4 +1,4 @@
-"""Sparse distributions: probabilities of returned or likely labels; the other classes share the rest evenly."""
+"""Sparse distributions: a probability for each returned or likely label; other classes share the rest evenly."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def true_label_probability(distribution: Distribution, truths: Codes) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class TruthRank:
-    """The rank of one option of each picture, by descending probability."""
+    """The rank of one option per picture, in descending order of probability."""
 
     own: Floats
-    """Its probability."""
+    """The probability of the option."""
     through: Floats
-    """The cumulative probability up to and including it."""
+    """The cumulative probability up to and including the option."""
     rank: Places
-    """The rank, from 1; all unlisted labels count as one option, which comes last."""
+    """The rank, from 1; all unlisted labels count as one option, which is ranked last."""
 
 
 def truth_rank(distribution: Distribution, truths: Codes) -> TruthRank:
@@ -44,21 +44,21 @@ def truth_rank(distribution: Distribution, truths: Codes) -> TruthRank:
 class Distribution:
     """Probabilities of the listed labels of each picture; the rest is spread evenly over all other classes.
 
-    Listed are the labels that were returned, and other likely labels if the jury has a confusion step.
+    The listed labels are those that were returned and, if the jury has a confusion step, other likely labels.
     """
 
     labels: Codes
     """(n, m): the listed labels, MISSING where a picture has fewer than m."""
     named: Floats
-    """(n, m): their probabilities, 0 where there is no label."""
+    """(n, m): the probabilities of the listed labels, 0 where there is no label."""
     classes: int
 
     def rest(self) -> Floats:
-        """(n,): the probability of all unlisted classes together."""
+        """(n,): the total probability of all unlisted classes."""
         return np.clip(1.0 - self.named.sum(axis=1), 0.0, 1.0)
 
     def unnamed(self) -> Floats:
-        """(n,): the probability of each single unlisted class."""
+        """(n,): the probability of each unlisted class."""
         return np.where(self.others() > 0, self.rest() / np.maximum(self.others(), 1), 0.0)
 
     def others(self) -> Counts:
@@ -66,7 +66,7 @@ class Distribution:
         return self.classes - (self.labels != MISSING).sum(axis=1)
 
     def of(self, codes: Codes) -> Floats:
-        """(n,): the probability of one label per picture; OUTSIDE is an unlisted class."""
+        """(n,): the probability of one label per picture; OUTSIDE counts as an unlisted class."""
         hit = self.labels == codes[:, None]
         return np.where(hit.any(axis=1), (self.named * hit).sum(axis=1), self.unnamed())
 
@@ -86,7 +86,7 @@ class Distribution:
         return -np.log(np.maximum(self.of(truths), 1e-12))
 
     def likeliest(self, most: int) -> Distribution:
-        """Keep at most this many listed labels; the others share the rest."""
+        """Keep at most `most` listed labels, the most probable ones; all other classes share the rest."""
         order = np.argsort(-self.named, axis=1, kind="stable")[:, :most]
         labels, named = np.take_along_axis(self.labels, order, axis=1), np.take_along_axis(self.named, order, axis=1)
         return Distribution(labels, named, self.classes)

@@ -1,19 +1,19 @@
-"""The jury: a weighted vote of the views (a conditional logit) that allows for labels no view returned.
+"""The jury: a weighted vote of the views (a conditional logit) that also allows for labels that no view returned.
 
-P(y = c) ∝ exp(w₀·[base = c] + Σ_s w_s·[v_s = c] + γ·log n_c) for each of the m returned labels c, where n_c answers
-return c, and P(other classes) ∝ (K − m)/(K − 1)·exp(b₀ + b₁·log(m/(S + 1))), for the K − m classes that no answer
-returned, together. If a classifier is biased, a second step corrects its confusions (`Confusion`). Answers about one
-picture are not independent: with γ, each further vote for the same label counts less. A missing answer adds nothing,
-even the base answer. If a classifier does not know label c, its answer supports c as much as the label it returned.
-With few labelled pictures the weights are nearly those of other models (`typical`).
+For each of the m returned labels c, P(y = c) ∝ exp(w₀·[base = c] + Σ_s w_s·[v_s = c] + γ·log n_c), where n_c is the
+number of answers that return c. The K − m classes that no answer returned share P(other classes) ∝ (K − m)/(K −
+1)·exp(b₀ + b₁·log(m/(S + 1))). If a classifier is biased, a second step corrects its confusions (`Confusion`). Answers
+about one picture are not independent: with γ, each further vote for the same label counts less. A missing answer adds
+nothing, even if it is the base answer. If a classifier does not know label c, its answer supports c as much as the
+label that it returned. With few labelled pictures, the weights stay close to those of other models (`typical`).
 
-All w, γ and b₁ are at least 0, and b₀ is at most log(K − 1). So, before the second step, a view that changes from the
-base label to another one never raises the base label's probability: the base label's score falls by w_s and γ·log(n/(n
-− 1)), and no rival's does. The other label's score rises; if it was not returned before, from at most b₀ − log(K − 1) ≤
-0 to w_s ≥ 0, and the score of each class that is still not returned grows with m.
+All w, γ and b₁ are at least 0, and b₀ is at most log(K − 1). Therefore, before the second step, a view that changes
+from the base label to another label never raises the probability of the base label. The score of the base label falls
+by w_s and γ·log(n/(n − 1)), and no other score falls. The score of the other label rises: if no answer returned it
+before, from at most b₀ − log(K − 1) ≤ 0 to w_s ≥ 0. The score of each class that is still not returned grows with m.
 
-If only one class was not returned, it is an option like any label and may be the prediction: with two classes, the one
-that no answer returned.
+If only one class was not returned, it is an option like any label and can be predicted. With two classes, the jury may
+thus predict the class that no answer returned.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ from looktwice.errors import DataError, FitError
 
 Z95 = 1.959963984540054
 FEWEST_CONFUSED = 3
-"""With early stopping, the number of views from which the confusion step is used."""
+"""With early stopping, the minimum number of views for the confusion step."""
 
 
 @dataclass(frozen=True)
 class Jury:
-    """A weight for the base label, one for each view of the panel, and two parameters for the other classes."""
+    """Weights for the base label and for each view of the panel, and two parameters for the other classes."""
 
     name: ClassVar[str] = "jury"
     weights: tuple[float, ...] = ()
-    """w₀ of the base label, then w_s of each view, in the order of the panel."""
+    """w₀ for the base label, followed by w_s for each view in panel order."""
     unnamed: tuple[float, float] = (0.0, 0.0)
-    """b₀ and b₁ of the other classes."""
+    """b₀ and b₁, the parameters of the other classes."""
     shrinkage: float = SHRINKAGE
     """How strongly the views' weights are shrunk to their mean."""
     covariance: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
     """The posterior covariance of w₀, w_1 … w_S, γ, b₀, b₁ (Laplace's approximation)."""
     ballot: Ballot = "vote"
-    """Which label the confidence is about: the base answer, or the most probable one."""
+    """The label that the confidence refers to: the base answer, or the most probable label."""
     scored: Scored | None = None
-    """The weights for pictures with scores; None if there were no scores, or they did not help."""
+    """The weights for pictures with scores; None if there were no scores or they did not improve the fit."""
     confusion: Confusion | None = None
-    """The confusion step; None if it did not help."""
+    """The confusion step; None if it did not improve the fit."""
     log_votes: float = 0.0
-    """γ, the weight of the log of a label's number of votes: each further vote for the same label counts less."""
+    """γ, the weight of log n_c, which makes each further vote for the same label count less."""
 
     def __post_init__(self) -> None:
         if {len(self.covariance), *map(len, self.covariance)} not in ({0}, {len(self.weights) + 3}):
@@ -71,7 +71,7 @@ class Jury:
     def fit(self, labelled: LabelledVotes) -> Self:
         """Fit the jury.
 
-        Scores and the confusion step are used if they lower the log loss on held-out folds.
+        Scores and the confusion step are used only if they lower the log loss on held-out folds.
         """
         layout = choose_layout(labelled, self.shrinkage)
         confusion = learn_confusion(labelled, lambda part: self._fit(part, layout))
@@ -85,16 +85,17 @@ class Jury:
         return label
 
     def confidence(self, votes: Votes) -> Floats:
-        """(n,): the probability that this label is right, in [0, 1]."""
+        """(n,): the probability that the predicted label is right, in [0, 1]."""
         confidence = np.zeros(len(votes))
         for rows, utilities in self._by_evidence(votes):
             confidence[rows] = _sigmoid(utilities.odds(self._believed(utilities)))
         return confidence
 
     def interval(self, votes: Votes) -> tuple[Floats, Floats]:
-        """(n,) twice: the 95 % interval of the confidence in the limit of many labelled pictures.
+        """(n,) twice: the 95 % interval for the confidence that unlimited labelled pictures would give.
 
-        From the curvature of the penalised likelihood (Laplace), propagated to the log odds of the confidence.
+        The curvature of the penalised likelihood (Laplace approximation) is propagated to the log odds of the
+        confidence.
         """
         low, high = np.zeros(len(votes)), np.zeros(len(votes))
         for rows, utilities in self._by_evidence(votes):
@@ -108,8 +109,8 @@ class Jury:
     def distribution(self, votes: Votes) -> Distribution:
         """The probability of returned and other likely labels; the other classes share the rest evenly."""
         parts = [(rows, utilities.labels(), utilities.named()) for rows, utilities in self._by_evidence(votes)]
-        found = joined_distribution(parts, len(votes), votes.classes)
-        return found.likeliest(LISTED) if self.confusion else found
+        joined = joined_distribution(parts, len(votes), votes.classes)
+        return joined.likeliest(LISTED) if self.confusion else joined
 
     @property
     def uses_scores(self) -> bool:
@@ -117,7 +118,7 @@ class Jury:
         return self.scored is not None
 
     def judged_by_scores(self, votes: Votes) -> NDArray[np.bool_]:
-        """(n,): whether the scores of each picture are used, or only its labels."""
+        """(n,): whether the scores of each picture are used, and not only its labels."""
         if self.scored is None or votes.evidence is None:
             return np.zeros(len(votes), bool)
         return votes.evidence.listed()[:, 0]
@@ -125,18 +126,21 @@ class Jury:
     def pooled(self, views: int) -> Self:
         """Adapt the jury to views outside the panel, such as several photos of one object.
 
-        Each of the `views` gets the mean weight of the panel's views; the covariance is transformed accordingly.
+        Each of the `views` new views has the mean weight of the panel's views; the covariance is transformed
+        accordingly.
         """
         fitted = len(self.weights) - 1
         if fitted < 1:
-            raise FitError(f"a jury fitted on no views cannot judge {views}; fit it on a panel", code="votes-mismatch")
+            raise FitError(
+                f"a jury fitted without views cannot judge {views} views; fit it on a panel", code="votes-mismatch"
+            )
         mixing = pooling(fitted, views, 3)
         scored = self.scored and self.scored.pooled(views)
         covariance = mixing @ np.array(self.covariance) @ mixing.T
         return replace(self, scored=scored)._with_parameters(mixing @ self.theta, covariance)
 
     def _fit(self, labelled: LabelledVotes, layout: Layout | None) -> Self:
-        """The weights for labels, and those for scores in this layout, without the confusion step."""
+        """Fit the weights for labels, and those for scores with this layout, without the confusion step."""
         patterns = with_typical_weights(tabulate(labelled))
         scored = fit_scored(labelled, self.shrinkage, layout) if layout else None
         theta = descend(patterns, self.shrinkage)
@@ -158,7 +162,7 @@ class Jury:
         )
 
     def _by_evidence(self, votes: Votes) -> Iterator[tuple[Places, Utilities]]:
-        """Utilities of the rows judged by labels alone, then of those also judged by scores."""
+        """Yield the utilities of pictures judged by labels alone, then of pictures judged by scores too."""
         scored = self.judged_by_scores(votes)
         for rows in filter(len, (np.flatnonzero(~scored), np.flatnonzero(scored))):
             part = votes if len(rows) == len(votes) else votes.take(rows)
@@ -174,28 +178,28 @@ class Jury:
         return weigh(votes, options_of(votes), self.theta, np.array(self.covariance))
 
     def _believed(self, utilities: Utilities) -> Places:
-        """(n,): the column of the predicted label among base and views; the base label wins ties."""
+        """(n,): the column of the predicted label; ties go to the base label."""
         best = utilities.eligible().argmax(axis=1)
         return best if self.ballot == "vote" else np.zeros_like(best)
 
 
 @dataclass(frozen=True)
 class AdaptiveJury:
-    """A jury for each number of views that may have been asked: the calibrator of early stopping.
+    """A jury for each possible number of queried views: the calibrator for early stopping.
 
-    The number of views asked is inferred from the votes: all up to the last that is not MISSING.
+    The number of queried views is inferred from the votes: it is the position of the last view that is not MISSING.
     """
 
     name: ClassVar[str] = "adaptive-jury"
     juries: tuple[Jury, ...] = ()
-    """For the first 0, 1 … S views of the panel."""
+    """The juries for the first 0, 1 … S views of the panel."""
     ballot: Ballot = "vote"
     confusion: Confusion | None = None
-    """The confusion step after FEWEST_CONFUSED views or more: with fewer, easy classes would stop so early that
-    drift in them went unnoticed. A jury with its own step uses that."""
+    """The confusion step for at least FEWEST_CONFUSED views: with fewer views, easy classes would stop so early that
+    their drift would go unnoticed. A jury that has a confusion step uses that one instead."""
 
     def fit(self, labelled: LabelledVotes) -> Self:
-        """Fit the juries on pictures for which every view was asked."""
+        """Fit the juries on pictures for which every view was queried."""
         layouts = choose_layout(labelled, SHRINKAGE), choose_layout(labelled.under([]), SHRINKAGE)
         layout = Layout.union(*layouts)
         confusion = learn_confusion(labelled, lambda part: Jury()._fit(part, layout))
@@ -203,21 +207,21 @@ class AdaptiveJury:
         return replace(self, juries=tuple(juries), confusion=confusion)
 
     def predict(self, votes: Votes) -> Codes:
-        """(n,): the most probable label by the jury for the views that were asked."""
+        """(n,): the most probable label according to the jury for the queried views."""
         label = votes.base.copy()
         for rows, jury, part in self._by_views_asked(votes):
             label[rows] = jury.predict(part)
         return label
 
     def confidence(self, votes: Votes) -> Floats:
-        """(n,): the probability that this label is right, in [0, 1]."""
+        """(n,): the probability that the predicted label is right, in [0, 1]."""
         confidence = np.zeros(len(votes))
         for rows, jury, part in self._by_views_asked(votes):
             confidence[rows] = jury.confidence(part)
         return confidence
 
     def interval(self, votes: Votes) -> tuple[Floats, Floats]:
-        """(n,) twice: the 95 % interval of the confidence in the limit of many labelled pictures."""
+        """(n,) twice: the 95 % interval for the confidence that unlimited labelled pictures would give."""
         low, high = np.zeros(len(votes)), np.zeros(len(votes))
         for rows, jury, part in self._by_views_asked(votes):
             low[rows], high[rows] = jury.interval(part)
@@ -225,8 +229,8 @@ class AdaptiveJury:
 
     def distribution(self, votes: Votes) -> Distribution:
         """The probability of returned and other likely labels; the other classes share the rest evenly."""
-        found = ((rows, jury.distribution(some)) for rows, jury, some in self._by_views_asked(votes))
-        parts = [(rows, part.labels, part.named) for rows, part in found]
+        separate = ((rows, jury.distribution(subset)) for rows, jury, subset in self._by_views_asked(votes))
+        parts = [(rows, part.labels, part.named) for rows, part in separate]
         return joined_distribution(parts, len(votes), votes.classes)
 
     @property
@@ -235,14 +239,14 @@ class AdaptiveJury:
         return any(jury.uses_scores for jury in self.juries)
 
     def judged_by_scores(self, votes: Votes) -> NDArray[np.bool_]:
-        """(n,): whether the scores of each picture are used, or only its labels."""
+        """(n,): whether the scores of each picture are used, and not only its labels."""
         scored = np.zeros(len(votes), bool)
         for rows, jury, part in self._by_views_asked(votes):
             scored[rows] = jury.judged_by_scores(part)
         return scored
 
     def members(self) -> tuple[Jury, ...]:
-        """The juries with the common ballot and confusion step."""
+        """The juries with the shared ballot and confusion step."""
         common = [self.confusion if len(jury.weights) > FEWEST_CONFUSED else None for jury in self.juries]
         return tuple(
             replace(jury, ballot=self.ballot, confusion=jury.confusion or step)
@@ -250,7 +254,7 @@ class AdaptiveJury:
         )
 
     def pooled(self, views: int) -> Jury:
-        """Adapt the jury for this many views, or for all, to views outside the panel."""
+        """Adapt the jury for `views` views, or for the whole panel if that is smaller, to views outside the panel."""
         if not self.juries:
             raise FitError(
                 "the calibrator adaptive-jury has not been fitted; call fit(labelled_votes) first", code="not-fitted"
@@ -258,7 +262,7 @@ class AdaptiveJury:
         return self.members()[min(views, len(self.juries) - 1)].pooled(views)
 
     def _by_views_asked(self, votes: Votes) -> Iterator[tuple[Places, Jury, Votes]]:
-        """For each number of views asked: the pictures, the jury, and their votes under these views."""
+        """Yield, for each number of queried views, the pictures, their jury, and their votes on these views."""
         if not self.juries:
             raise FitError(
                 "the calibrator adaptive-jury has not been fitted; call fit(labelled_votes) first", code="not-fitted"
@@ -272,7 +276,7 @@ class AdaptiveJury:
 
 
 def asked(votes: Votes) -> Places:
-    """(n,): how many views of the panel were asked: all up to the last that is not MISSING."""
+    """(n,): the number of queried views: the position of the last view that is not MISSING."""
     return ((votes.views != MISSING) * np.arange(1, len(votes.panel) + 1)).max(axis=1, initial=0)
 
 

@@ -1,8 +1,9 @@
 """A conditional logit over the returned labels, fitted by penalised maximum likelihood.
 
-Votes and truths become `Patterns`: the options of each picture, their features, and which option is true. Pictures with
-the same pattern of agreement share one entry, and only returned labels are options, so the arrays don't grow with the
-number of classes. The parameters are always in the order w₀, w_1 … w_S, γ, those of scores, b₀, b₁.
+Votes and truths are converted to `Patterns`: the options of each picture, their features, and the true option.
+Pictures with the same pattern of agreement share one entry, and only returned labels are options, so the size of the
+arrays does not depend on the number of classes. The order of the parameters is always w₀, w_1 … w_S, γ, the weights of
+scores, b₀, b₁.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from numpy.typing import NDArray
 from looktwice.calibration.votes import Floats, Places
 
 SHRINKAGE = 30.0
-"""How strongly the views' weights are shrunk to their mean: few pictures give nearly equal weights, many give each view
-its own."""
+"""How strongly the views' weights are shrunk to their mean: with few pictures they are nearly equal, with many they
+differ."""
 FLOOR = 0.01
-"""A small ridge penalty of every parameter, which keeps undetermined parameters finite."""
+"""A small ridge penalty on every parameter, which keeps undetermined parameters finite."""
 LEAST_FALL = 1e-12
 """The expected decrease of the loss below which the fit has converged."""
 AT_BOUND = 1e-9
-"""Parameters closer to a bound than this count as being on it."""
+"""A parameter within this distance of a bound is treated as lying on the bound."""
 UNKNOWN = -1
-"""Marks a picture whose truth is unknown except that some labels are wrong."""
+"""Marks a picture for which only some wrong labels are known, not the true one."""
 FOLDS = 5
 
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """A normal prior of the parameters."""
+    """A normal prior on the parameters."""
 
     precision: Floats
     """(p, p): the inverse covariance; rank-deficient if the prior leaves some parameters free."""
@@ -41,47 +42,47 @@ class Prior:
 
 @dataclass(frozen=True, eq=False)
 class Patterns:
-    """The distinct patterns of agreement between base and views, and the true option of each picture.
+    """The distinct patterns of agreement among base and views, and the true option of each picture.
 
     A pattern has one option for each returned label and one for all other classes, unless every class was returned.
     """
 
     options: Floats
-    """(r, S + 4): the features of each option: which answers return it and the log of their number, or 1 and −log((S
-    + 1)/m)."""
+    """(r, S + 4): the features of each option: which answers return it and the log of their number; for the other
+    classes, 1 and −log((S + 1)/m)."""
     size: Floats
-    """(r,): log of the share of the K − 1 classes that the option "other classes" stands for; 0 for labels."""
+    """(r,): log of the fraction of the K − 1 classes that the option "other classes" stands for; 0 for labels."""
     starts: Places
-    """(p,): where the options of each pattern begin."""
+    """(p,): the index of the first option of each pattern."""
     owner: Places
     """(r,): the pattern of each option."""
     truth: Places
     """(n,): the true option of each picture, UNKNOWN if only some labels are known to be wrong."""
     spread: Floats
-    """(n,): log of the number of other classes if one of these is true, otherwise 0."""
+    """(n,): log of the number of other classes if the true label is one of them, otherwise 0."""
     views: int
-    """S, the number of views that have a weight."""
+    """S, the number of views with a weight."""
     ridge: tuple[float, ...] = ()
-    """The ridge penalties of the parameters of scores, which come before b₀."""
+    """The ridge penalties on the weights of scores, which come before b₀."""
     none: tuple[tuple[float, float], tuple[float, float]] = ((-np.inf, np.inf), (-np.inf, np.inf))
     """The bounds of b₀ and b₁."""
     doubtful: Places = field(default_factory=lambda: np.zeros(0, np.intp))
-    """(m,): the pictures of unknown truth, repeated for each possible option."""
+    """(m,): the pictures with an unknown true label, repeated for each possible option."""
     possible: Places = field(default_factory=lambda: np.zeros(0, np.intp))
-    """(m,): the possible option."""
+    """(m,): the possible option that belongs to each entry of `doubtful`."""
     left: Floats = field(default_factory=lambda: np.zeros(0))
-    """(m,): log of the share of the option that may be true; below 0 if some of the other classes are ruled out."""
+    """(m,): log of the fraction of the option that may be true; below 0 if some of the other classes are excluded."""
     prior: Prior | None = None
 
     def bounds(self) -> tuple[Floats, Floats]:
-        """(p,) twice: the lower and the upper bound of each parameter; weights of votes and γ are at least 0."""
+        """(p,) twice: the lower and upper bound of each parameter; the weights of votes and γ are at least 0."""
         positive = self.options.shape[1] - len(self.ridge) - 2
         limits = [*[(0.0, np.inf)] * positive, *[(-np.inf, np.inf)] * len(self.ridge), *self.none]
         low, high = np.array(limits).T
         return low, high
 
     def penalty(self, shrinkage: float) -> Floats:
-        """(p, p): the curvature of ½·shrinkage·Σ_s (w_s − mean w)², of the ridge penalties and of the prior."""
+        """(p, p): the Hessian of ½·shrinkage·Σ_s (w_s − mean w)² plus the ridge penalties and the prior."""
         penalty = FLOOR * np.eye(self.options.shape[1])
         if self.views:
             centred = np.eye(self.views) - 1.0 / self.views
@@ -92,18 +93,18 @@ class Patterns:
 
     def scores(self, theta: Floats) -> Floats:
         """(r,): the score of each option."""
-        # Not by BLAS, whose threads take longer to wake than this takes.
+        # BLAS would be slower: waking its threads takes longer than the product itself.
         return np.einsum("rp,p->r", self.options, theta) + self.size
 
     def under(self, columns: Sequence[int], ridge: tuple[float, ...]) -> Patterns:
-        """The patterns with a subset of the parameters."""
+        """Keep only a subset of the parameters."""
         return replace(self, options=self.options[:, list(columns)], ridge=ridge)
 
     def hits(self, rows: NDArray[np.bool_] | None = None, theta: Floats | None = None) -> Floats:
-        """(r,): how often each option is true, over the pictures of `rows`, or all.
+        """(r,): how often each option is true among the pictures in `rows`, by default all.
 
-        A picture of unknown truth counts for each possible option with the probability that `theta` gives it, and not
-        at all without `theta`.
+        A picture with an unknown true label counts towards each possible option with its probability under `theta`; it
+        is ignored without `theta`.
         """
         truth = self.truth if rows is None else self.truth[rows]
         hits = np.bincount(truth[truth != UNKNOWN], minlength=len(self.options)).astype(np.float64)
@@ -124,7 +125,7 @@ class Patterns:
         return np.exp(scores - self._log_sums(scores)[self.doubtful])
 
     def log_possible(self, scores: Floats) -> Floats:
-        """(n,): log Σ exp of the scores of the possible options; a single score if the truth is known."""
+        """(n,): log Σ exp over the scores of the possible options; a single score if the true label is known."""
         known = self.truth != UNKNOWN
         sums: Floats = np.where(known, scores[np.where(known, self.truth, 0)], 0.0)
         return sums if known.all() else np.where(known, sums, self._log_sums(scores[self.possible] + self.left))
@@ -140,7 +141,7 @@ class Patterns:
 
 
 def folds(pictures: int, parts: int = FOLDS, seed: int = 0) -> Places:
-    """(n,): the fold of each picture, from 0; the sizes of folds differ by at most one."""
+    """(n,): the fold of each picture, from 0; fold sizes differ by at most one."""
     return np.random.default_rng(seed).permutation(pictures) % min(parts, pictures)
 
 
@@ -150,7 +151,7 @@ def pays(gain: Floats) -> bool:
 
 
 def held_out_losses(patterns: Patterns, fold: Places, shrinkage: float, start: Floats | None = None) -> Floats:
-    """(n,): the log loss of each picture under a jury fitted on the other folds."""
+    """(n,): the log loss of each picture for a jury fitted on the other folds."""
     held = np.zeros(len(fold))
     for rows, theta in held_out_fits(patterns, fold, shrinkage, start):
         held[rows] = losses(patterns, theta)[rows]
@@ -160,7 +161,7 @@ def held_out_losses(patterns: Patterns, fold: Places, shrinkage: float, start: F
 def held_out_fits(
     patterns: Patterns, fold: Places, shrinkage: float, start: Floats | None = None
 ) -> Iterator[tuple[NDArray[np.bool_], Floats]]:
-    """The pictures of each fold, and parameters fitted on the other folds."""
+    """Yield the pictures of each fold, and the parameters fitted on the other folds."""
     for part in range(int(fold.max()) + 1):
         yield fold == part, descend(patterns, shrinkage, fold != part, start)
 
@@ -173,7 +174,7 @@ def losses(patterns: Patterns, theta: Floats) -> Floats:
 
 
 def briers(patterns: Patterns, theta: Floats, classes: int) -> Floats:
-    """(n,): the Brier score of the whole distribution, in [0, 2]; its expectation if the truth is unknown."""
+    """(n,): the multi-class Brier score, in [0, 2]; its expected value if the true label is unknown."""
     unnamed = patterns.options[:, -2] == 1.0
     share = np.where(unnamed, np.rint(np.exp(patterns.size) * (classes - 1)), 1.0)
     chance = chances(patterns, theta)
@@ -187,7 +188,7 @@ def briers(patterns: Patterns, theta: Floats, classes: int) -> Floats:
 
 
 def chances(patterns: Patterns, theta: Floats) -> Floats:
-    """(r,): the probability of each option among those of its pattern."""
+    """(r,): the probability of each option within its pattern."""
     scores = patterns.scores(theta)
     return np.exp(scores - _log_totals(patterns, scores)[patterns.owner])
 
@@ -201,12 +202,12 @@ def softmax(scores: Floats) -> Floats:
 def descend(
     patterns: Patterns, shrinkage: float, rows: NDArray[np.bool_] | None = None, start: Floats | None = None
 ) -> Floats:
-    """(p,): the penalised maximum likelihood estimate from the pictures of `rows`, or all, starting at `start`.
+    """(p,): the penalised maximum likelihood estimate from the pictures in `rows`, by default all, starting at `start`.
 
-    If every truth is known, the problem is convex. A picture of unknown truth adds the log of a sum of probabilities,
-    which is not concave: EM maximises it, starting from the fit to the known truths. Each step weights the options of
-    such a picture by their probabilities and solves the convex problem again; the likelihood never falls, and the
-    result is deterministic.
+    If all true labels are known, the problem is convex. A picture with an unknown true label contributes the log of a
+    sum of probabilities, which is not concave. The likelihood is then maximised by EM, starting from the fit to the
+    known labels: each step weights the options of such pictures by their probabilities and solves the convex problem
+    again. The likelihood never decreases, and the result is deterministic.
     """
     theta = np.zeros(patterns.options.shape[1]) if start is None else start
     theta = PenalisedLoss.of(patterns, shrinkage, patterns.hits(rows)).minimise(theta)
@@ -219,18 +220,18 @@ def descend(
 
 @dataclass(frozen=True, eq=False)
 class PenalisedLoss:
-    """The penalised negative log likelihood of option counts, a convex function."""
+    """The penalised negative log-likelihood of option counts, a convex function."""
 
     patterns: Patterns
     hits: Floats
     mass: Floats
     penalty: Floats
     pull: Floats
-    """(p,): the gradient of the penalty at 0, which is nonzero with a prior."""
+    """(p,): the negative gradient of the penalty at 0, which is nonzero with a prior."""
 
     @classmethod
     def of(cls, patterns: Patterns, shrinkage: float, hits: Floats) -> PenalisedLoss:
-        """Add one pseudo-picture spread evenly over the options, in analogy to Jeffreys' half counts."""
+        """Add one pseudo-picture to the counts, spread evenly over the options, similar to Jeffreys' half counts."""
         mass = np.add.reduceat(hits, patterns.starts)
         sizes = np.bincount(patterns.owner)
         extra = mass / max(mass.sum(), 1.0)
@@ -249,21 +250,21 @@ class PenalisedLoss:
         return value, np.einsum("rp,r->p", self.patterns.options, weight - self.hits) + drag - self.pull
 
     def curvature(self, theta: Floats) -> Floats:
-        """(p, p): the Hessian of the loss, much slower to compute than the gradient."""
+        """(p, p): the Hessian of the loss, which is much slower to compute than the gradient."""
         options, chance = self.patterns.options, chances(self.patterns, theta)
         mean = np.add.reduceat(options * chance[:, None], self.patterns.starts)
         return _gram(options, chance * self.mass[self.patterns.owner]) - _gram(mean, self.mass) + self.penalty
 
     def minimise(self, start: Floats) -> Floats:
-        """(p,): minimise the loss within the bounds by projected Newton steps.
+        """(p,): the minimum of the loss within the bounds, computed by projected Newton steps.
 
-        The Hessian is updated only after a step that gained little.
+        The Hessian is updated only after a step that reduces the loss little.
         """
         low, high = self.patterns.bounds()
         theta = np.clip(start, low, high)
         (value, gradient), curvature, before = self.at(theta), self.curvature(theta), np.inf
         for _ in range(100):
-            # A parameter on its bound whose gradient points outward stays there; the others step together.
+            # A parameter on its bound stays there if the descent direction points outward; the others move together.
             pushed = ((theta - low < AT_BOUND) & (gradient > 0.0)) | ((high - theta < AT_BOUND) & (gradient < 0.0))
             free, step = ~pushed, np.zeros(len(theta))
             step[free] = np.linalg.solve(curvature[np.ix_(free, free)], gradient[free])
@@ -274,18 +275,18 @@ class PenalisedLoss:
             size, point = 1.0, np.clip(theta - step, low, high)
             if fall < LEAST_FALL:
                 return point
-            found = self.at(point)
-            # This close to the minimum, rounding of the loss is larger than its decrease.
-            while fall > 1e-7 and found[0] > value - 1e-4 * float(gradient @ (theta - point)) and size > 1e-9:
+            reached = self.at(point)
+            # Below 1e-7, the decrease is smaller than the rounding error of the loss.
+            while fall > 1e-7 and reached[0] > value - 1e-4 * float(gradient @ (theta - point)) and size > 1e-9:
                 size /= 2
                 point = np.clip(theta - size * step, low, high)
-                found = self.at(point)
-            theta, (value, gradient), before = point, found, fall
+                reached = self.at(point)
+            theta, (value, gradient), before = point, reached, fall
         return theta
 
 
 def _gram(rows: Floats, weight: Floats) -> Floats:
-    """Σ_r weight_r · row_r · row_rᵀ, in blocks small enough for BLAS to use one thread."""
+    """Σ_r weight_r · row_r · row_rᵀ, computed in blocks so small that BLAS uses one thread."""
     width = rows.shape[1]
     block = max(1, 250_000 // width**2)
     gram = np.zeros((width, width))
@@ -295,7 +296,7 @@ def _gram(rows: Floats, weight: Floats) -> Floats:
 
 
 def posterior_covariance(patterns: Patterns, shrinkage: float, theta: Floats) -> Floats:
-    """(p, p): the inverse of the observed information, corrected for unknown truths by Louis' formula."""
+    """(p, p): the inverse of the observed information, corrected for unknown true labels by Louis' formula."""
     curvature = PenalisedLoss.of(patterns, shrinkage, patterns.hits(theta=theta)).curvature(theta)
     if len(patterns.possible):
         options, share = patterns.options[patterns.possible], patterns.shares(theta)

@@ -1,18 +1,18 @@
 """The options of a picture and their features: the columns of the jury's conditional logit.
 
-Options are the first labels of answers, with scores also the most probable listed labels, and all other classes
-together. There is a column for each answer that returns the option, followed by
+The options are the top labels of the answers, with scores also the most probable other labels in the lists, and all
+other classes combined. Each answer has a column, which marks the option that it returned. The next columns are
 
 - `count`: the log of the option's number of votes;
 - `base`: the log share of the option in the base list;
-- `bend`: for the base label alone, hinges max(0, z − knot) of the log odds z of its share, which let confidence follow
-  a score that is not of the right shape, such as one that is often exactly 1;
+- `bend`: for the base label only, hinges max(0, z − knot) of the log odds z of its share, which correct a score whose
+  distribution is unusual, such as one that is often exactly 1;
 - `views`: the mean log share of the option over the lists of the views;
-- `pool`: the log of its mean share over all lists, which a single list without it barely lowers;
+- `pool`: the log of the option's mean share over all lists, which a single list without the option barely lowers;
 
-and two for the other classes only: 1, and the log of the number of returned labels per answer. Without scores, `count`
-is the only column of these. If a classifier cannot return an option's label, its answer supports the option as much as
-the label it returned.
+and two columns for the other classes: 1, and the log of the number of returned labels per answer. Without scores, only
+`count` of this list is used. If a classifier cannot return the label of an option, its answer supports the option as
+much as the label that it returned.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Column = Literal["count", "base", "bend", "views", "pool"]
 COLUMNS: tuple[Column, ...] = ("count", "base", "bend", "views", "pool")
 POOLS: tuple[Column, ...] = ("views", "pool")
 OF_VIEWS = ("count", *POOLS)
-"""The columns that add nothing without views."""
+"""The columns that carry no information without views."""
 KNOTS = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""The knots of the hinges, as quantiles of the log odds; one more is at the second largest value."""
+"""The knots of the hinges, as quantiles of the log odds; another knot is at the second largest value."""
 RIDGE: dict[Column, float] = {"base": 0.0, "bend": 1.0, "views": 0.0, "pool": 0.0}
-"""The ridge penalty of each column's weights; that of `count` is γ's."""
+"""The ridge penalty on the weights of each column; `count` has the penalty of γ."""
 MOST_OTHERS = 10
-"""The number of options besides first labels: those with the largest total shares."""
+"""The number of options besides the top labels of answers: those with the largest total shares."""
 
 
 @dataclass(frozen=True)
@@ -52,28 +52,28 @@ class Layout:
 
     @classmethod
     def union(cls, *layouts: Layout | None) -> Layout | None:
-        """The columns of any of these layouts, on the scale of the first."""
-        found = [layout for layout in layouts if layout]
-        if not found:
+        """Combine the columns of these layouts, with the scale of the first."""
+        given = [layout for layout in layouts if layout]
+        if not given:
             return None
-        columns = tuple(column for column in COLUMNS if any(column in layout.columns for layout in found))
-        return cls(found[0].scale, found[0].knots, columns)
+        columns = tuple(column for column in COLUMNS if any(column in layout.columns for layout in given))
+        return cls(given[0].scale, given[0].knots, columns)
 
     def within(self, views: int) -> tuple[Column, ...]:
-        """The columns that apply to a panel of this many views."""
+        """The columns that apply to a panel with this number of views."""
         return tuple(column for column in self.columns if views or column not in OF_VIEWS)
 
     def ridge(self, views: int) -> tuple[float, ...]:
-        """The ridge penalties of its parameters except γ."""
+        """The ridge penalties on the parameters except γ."""
         columns = [column for column in self.within(views) if column != "count"]
         return tuple(RIDGE[column] for column in columns for _ in range(self.width(column)))
 
     def width(self, column: Column) -> int:
-        """The number of parameters of a column."""
+        """The number of parameters in a column."""
         return width([column], self.knots)
 
     def names(self, views: int) -> list[str]:
-        """The names of its parameters, in their order."""
+        """The names of the parameters, in order."""
         columns = [f"{column} {i}" for column in self.within(views) for i in range(self.width(column))]
         votes = [f"view {view}" for view in range(views + 1)]
         return [*votes, *columns, "b0", "b1"]
@@ -84,7 +84,7 @@ def width(columns: Sequence[Column], knots: Sequence[float]) -> int:
     return sum(len(knots) if column == "bend" else 1 for column in columns)
 
 
-# What there is to choose from ----------------------------------------------------------------------------------------
+# Options and features ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,19 +92,19 @@ class Options:
     """The options of n pictures and their features, one column per parameter, as in `Patterns.options`."""
 
     labels: Codes
-    """(n, c): the labels, the base label first; padded with MISSING."""
+    """(n, c): the labels, the base label first, padded with MISSING."""
     features: Floats
-    """(n, c + 1, p): the last option is "other classes"."""
+    """(n, c + 1, p): the features; the last option is "other classes"."""
     possible: NDArray[np.bool_]
     """(n, c + 1): which options exist."""
     left: Floats
-    """(n, c + 1): log of the share of the K − 1 classes that "other classes" stands for; 0 for labels."""
+    """(n, c + 1): log of the fraction of the K − 1 classes that "other classes" stands for; 0 for labels."""
 
 
 def options_of(
     votes: Votes, scale: Scale | None = None, columns: Sequence[Column] = COLUMNS[:1], knots: Sequence[float] = ()
 ) -> Options:
-    """Collect the options in answers, and in lists if there is a scale for their scores, with their features."""
+    """Collect the options and their features from the answers, and from ranked lists if `scale` is given."""
     labels = named_labels(votes) if scale is None else _listed_labels(votes, scale)
     named, answers = labels != MISSING, votes.answers()
     count, place = named.sum(axis=1), answers.shape[1]
@@ -137,14 +137,14 @@ def options_of(
 
 
 def named_labels(votes: Votes) -> Codes:
-    """(n, S + 1): the distinct labels; MISSING where an earlier answer has the same label."""
+    """(n, S + 1): the distinct labels of the answers; MISSING where an earlier answer has the same label."""
     codes = votes.answers()
     labels: Codes = np.where(first_named(codes) == np.arange(codes.shape[1]), codes, np.int32(MISSING))
     return labels
 
 
 def first_named(codes: Codes) -> Places:
-    """(n, S + 1): the first column with the same label; MISSING if nothing was asked."""
+    """(n, S + 1): the first column with the same label; MISSING if there is no answer."""
     first = np.stack([(codes == codes[:, [s]]).argmax(axis=1) for s in range(codes.shape[1])], axis=1)
     return np.where(codes == MISSING, MISSING, first)
 
@@ -157,7 +157,7 @@ def _lists(votes: Votes) -> NDArray[np.bool_]:
 
 
 def _log_shares(votes: Votes, scale: Scale, labels: Codes, silent: NDArray[np.bool_] | None) -> Floats:
-    """(n, S + 1, c + 1): the log share of each option in each list."""
+    """(n, S + 1, c + 1): the log share of each option in each ranked list."""
     assert votes.evidence is not None  # noqa: S101  # `_listed_labels` has checked it
     logs = scale.log_shares(votes.evidence, labels, votes.classes)
     if silent is not None:
@@ -166,7 +166,7 @@ def _log_shares(votes: Votes, scale: Scale, labels: Codes, silent: NDArray[np.bo
 
 
 def learn_knots(votes: Votes, scale: Scale) -> tuple[float, ...]:
-    """Place the knots of `bend` by the scores of these pictures."""
+    """Choose the knots of `bend` from the scores of these pictures."""
     values = _odds(_log_shares(votes, scale, votes.base[:, None], None))
     distinct = np.unique(values)
     inner = distinct[:-1] if len(distinct) > 1 else distinct
@@ -175,19 +175,19 @@ def learn_knots(votes: Votes, scale: Scale) -> tuple[float, ...]:
 
 
 def _odds(logs: Floats) -> Floats:
-    """(n,): log odds of the base label's share, from the log shares of options, the base label first."""
+    """(n,): the log odds of the base label's share, from the log shares of all options, the base label first."""
     share = np.exp(logs[:, 0, 0])
     odds: Floats = logs[:, 0, 0] - np.log1p(-np.minimum(share, 1.0 - 1e-7))
     return odds
 
 
 def _mean(values: Floats, listed: NDArray[np.bool_]) -> Floats:
-    """(n, c + 1): the mean of shares, or of their logs, over the answers that have a list; 0 where none has."""
+    """(n, c + 1): the mean of shares, or of their logs, over the answers with a ranked list; 0 if there are none."""
     return (values * listed[:, :, None]).sum(axis=1) / np.maximum(listed.sum(axis=1), 1)[:, None]
 
 
 def _listed_labels(votes: Votes, scale: Scale) -> Codes:
-    """(n, c): the base label, the views' in their order, and MOST_OTHERS of the lists by their shares."""
+    """(n, c): the base label, the views' labels in order, and the MOST_OTHERS listed labels with the largest shares."""
     evidence = votes.evidence
     if evidence is None:
         raise DataError("these votes have no scores", code="votes-mismatch")
@@ -197,7 +197,7 @@ def _listed_labels(votes: Votes, scale: Scale) -> Codes:
     listed = evidence.labels.reshape(n, -1)
     shares = scale.shares(evidence).reshape(n, -1)
     codes = np.column_stack([answers, listed])
-    # First labels come first, by their places; the others follow by their shares, which are at most 1 a list.
+    # Labels of answers come first, by position; other labels follow by total share, which is at most 1 per list.
     worth = np.column_stack([np.tile(np.arange(width, 0, -1) * 2.0 * width, (n, 1)), shares])
     row, column = np.nonzero(codes != UNLISTED)
     key, inverse = np.unique(row * words + codes[row, column], return_inverse=True)
@@ -214,11 +214,11 @@ def _listed_labels(votes: Votes, scale: Scale) -> Codes:
     return labels
 
 
-# What the fit works on -----------------------------------------------------------------------------------------------
+# Patterns for the fit ------------------------------------------------------------------------------------------------
 
 
 def tabulate(labelled: LabelledVotes, layout: Layout | None = None) -> Patterns:
-    """Convert votes and truths to the patterns that a fit uses: the distinct ones, or with scores one per picture."""
+    """Convert labelled votes to patterns for the fit: distinct patterns or, with scores, one pattern per picture."""
     labelled.check()
     views = len(labelled.panel)
     if layout:
@@ -246,7 +246,7 @@ def tabulate(labelled: LabelledVotes, layout: Layout | None = None) -> Patterns:
 
 
 def _distinct(votes: Votes) -> tuple[Places, Places]:
-    """One picture of each pattern of agreement, and the pattern of each picture."""
+    """One picture for each pattern of agreement, and the pattern of each picture."""
     first, silent = first_named(votes.answers()), votes.cannot_say(named_labels(votes))
     table = first if silent is None else np.column_stack([first, silent.reshape(len(first), -1)])
     packed = np.ascontiguousarray(table.astype(np.int16)).view(f"V{2 * table.shape[1]}").ravel()
@@ -257,10 +257,10 @@ def _distinct(votes: Votes) -> tuple[Places, Places]:
 def _with_truths(
     patterns: Patterns, labelled: LabelledVotes, labels: Codes, choice: NDArray[np.bool_], place: Places
 ) -> Patterns:
-    """Convert truths from columns to options: one per picture, or all possible ones.
+    """Convert true labels from columns to options: one option per picture, or all possible ones.
 
-    `labels`, (n, c), are those of all columns but the last, which is "other classes"; `choice`, (n, c + 1), marks the
-    columns that are options of a picture, and `place` numbers the options.
+    `labels`, (n, c), are the labels of all columns except the last, which is "other classes". `choice`, (n, c + 1),
+    marks the columns that are options of a picture, and `place` holds the index of each option.
     """
     doubtful, rows, named = labelled.doubtful(), np.arange(len(labelled)), choice[:, :-1]
     forbidden = labelled.forbids(labels) & named
@@ -271,7 +271,7 @@ def _with_truths(
     if not possible.all():
         name, classes = labelled.names[int(possible.argmin())], labelled.classes
         raise DataError(
-            f"{name!r}: all {classes} classes were returned, but its truth is another one; raise classes",
+            f"{name!r}: all {classes} classes were returned, but none of them is the true label; raise `classes`",
             code="votes-mismatch",
         )
     picture, column = np.nonzero(open_ & doubtful[:, None])
@@ -287,50 +287,50 @@ def _with_truths(
 
 
 def truth_columns(codes: Codes, truths: Codes) -> Places:
-    """(n,): the first column with the true label, or one past the last if there is none."""
+    """(n,): the first column with the true label, or the number of columns if there is none."""
     hit = (codes == truths[:, None]) & (codes != MISSING)
     return np.where(hit.any(axis=1), hit.argmax(axis=1), codes.shape[1])
 
 
-# What a fitted jury says ---------------------------------------------------------------------------------------------
+# Utilities of a fitted jury ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Utilities:
-    """The utility of each option of n pictures; column 0 is the base label, the last column the other classes."""
+    """The utility of each option of n pictures; column 0 is the base label, and the last column the other classes."""
 
     scores: Floats
-    """(n, c + 1): the utilities; −∞ where a picture lacks the option."""
+    """(n, c + 1): the utilities; −∞ where a picture does not have the option."""
     covariance: Floats
     """(p, p): the covariance of the parameters."""
     last: Codes
-    """(n,): the only label that no answer returned; MISSING if there are several, or none."""
+    """(n,): the only label that no answer returned; MISSING if there is not exactly one."""
     options: Options
 
     def labels(self) -> Codes:
-        """(n, c + 1): each returned label in one column, the only one not returned in the last; else MISSING."""
+        """(n, c + 1): the returned labels, with the only label not returned in the last column; otherwise MISSING."""
         return np.column_stack([self.options.labels, self.last])
 
     def slope(self, believed: Places, rivals: Floats) -> Floats:
-        """(n, p): the gradient of the log odds of the label in the predicted column.
+        """(n, p): the gradient of the log odds of the label in column `believed`.
 
-        `rivals`, (n, c + 1), are the probabilities of the other labels, given that the predicted one is wrong.
+        `rivals`, (n, c + 1), are the probabilities of all other options, given that this label is wrong.
         """
-        own = self.options.features[np.arange(len(believed)), believed]
-        return own - np.einsum("nc,ncp->np", rivals, self.options.features)
+        chosen = self.options.features[np.arange(len(believed)), believed]
+        return chosen - np.einsum("nc,ncp->np", rivals, self.options.features)
 
     def named(self) -> Floats:
         """(n, c + 1): the probabilities of the labels."""
         return np.where(np.isfinite(self.eligible()), softmax(self.scores), 0.0)
 
     def eligible(self) -> Floats:
-        """(n, c + 1): the utilities of options that are labels."""
+        """(n, c + 1): the utilities of the options that can be predicted; −∞ for the others."""
         scores = self.scores.copy()
         scores[self.last == MISSING, -1] = -np.inf
         return scores
 
     def odds(self, believed: Places) -> Floats:
-        """(n,): log odds of the label in the predicted column."""
+        """(n,): the log odds of the label in column `believed`."""
         rest = self.rivals(believed)
         top = rest.max(axis=1)
         odds: Floats = (
@@ -353,7 +353,7 @@ def weigh(votes: Votes, options: Options, theta: Floats, covariance: Floats) -> 
 
 
 def only_left(codes: Codes, left: Places, votes: Votes) -> Codes:
-    """(n,): the only label of a complete vocabulary that no answer returned; MISSING if there are several, or none."""
+    """(n,): the only label of a complete vocabulary that no answer returned; MISSING if there is not exactly one."""
     last = np.full(len(codes), MISSING, np.int32)
     rows = np.flatnonzero(left == 1) if len(votes.vocabulary) == votes.classes else np.empty(0, np.intp)
     named = np.zeros((len(rows), votes.classes + 1), bool)
@@ -363,7 +363,7 @@ def only_left(codes: Codes, left: Places, votes: Votes) -> Codes:
 
 
 def pooling(fitted: int, views: int, others: int) -> Floats:
-    """(1 + views + others, 1 + fitted + others): the matrix that assigns the mean fitted weight to each of `views`."""
+    """(1 + views + others, 1 + fitted + others): the matrix that assigns the mean fitted weight to each new view."""
     mixing = np.zeros((1 + views + others, 1 + fitted + others))
     mixing[0, 0] = 1.0
     mixing[1 : 1 + views, 1 : 1 + fitted] = 1.0 / max(fitted, 1)
