@@ -38,7 +38,7 @@ from looktwice.cli.app import COLLECT_AFTER
 from looktwice.engine.budget import Budget
 from looktwice.engine.channel import Channel
 from looktwice.engine.engine import QueryEngine
-from looktwice.engine.ledger.places import open_ledger
+from looktwice.engine.ledger.ledger import open_ledger
 from looktwice.engine.runner import Settings
 from looktwice.images.collection import Picture
 from looktwice.images.image import Image, WorkingSize
@@ -188,7 +188,7 @@ def _show(cost: Cost) -> str:
 
 def main() -> None:
     rounds, pictures = (int(text) for text in (*sys.argv[1:3], "7", "1000")[:2])
-    folder = Path(sys.argv[3]) if len(sys.argv) > 3 else Path(__file__).parent
+    folder = Path(sys.argv[3]) if len(sys.argv) > 3 else Path("build")
     gc.set_threshold(COLLECT_AFTER)  # as the commands do
     folder.mkdir(parents=True, exist_ok=True)
     loop = fastest_loop().__module__.partition(".")[0]

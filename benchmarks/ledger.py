@@ -18,10 +18,8 @@ from pathlib import Path
 
 from looktwice.classifiers.base import Answer
 from looktwice.engine.budget import MICRO, Budget
-from looktwice.engine.ledger.claims import Account, Claim, Settled
-from looktwice.engine.ledger.ledger import Ledger
-from looktwice.engine.ledger.places import close_ledger, open_ledger
-from looktwice.engine.ledger.schema import Entry, joined, keys
+from looktwice.engine.ledger.ledger import Ledger, close_ledger, open_ledger
+from looktwice.engine.ledger.schema import Account, Claim, Entry, Settled, joined, keys
 
 VIEWS = 9
 CHUNK = 256

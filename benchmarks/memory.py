@@ -24,7 +24,7 @@ from support.faults import fault_server
 from looktwice.classifiers.registry import connect
 from looktwice.engine.channel import Channel
 from looktwice.engine.engine import QueryEngine
-from looktwice.engine.ledger.places import open_ledger
+from looktwice.engine.ledger.ledger import open_ledger
 from looktwice.engine.runner import Settings
 from looktwice.images.collection import Picture
 from looktwice.images.image import Image, WorkingSize

@@ -30,7 +30,7 @@ from looktwice.calibration.votes import Row
 from looktwice.engine.budget import Budget
 from looktwice.engine.channel import Channel
 from looktwice.engine.engine import QueryEngine
-from looktwice.engine.ledger.places import open_ledger
+from looktwice.engine.ledger.ledger import open_ledger
 from looktwice.engine.runner import Settings
 from looktwice.images.collection import Picture
 from looktwice.model.options import fastest_loop
@@ -135,7 +135,8 @@ def measured(case: Case, seconds: float, folder: Path) -> tuple[float, float]:
 
 def main() -> None:
     seconds = float((*sys.argv[1:2], "20")[0])
-    folder = Path(sys.argv[2]) if len(sys.argv) > 2 else Path(__file__).parent
+    folder = Path(sys.argv[2]) if len(sys.argv) > 2 else Path("build")
+    folder.mkdir(parents=True, exist_ok=True)
     reached = True
     for case in CASES:
         speed, refused = measured(case, seconds, folder)

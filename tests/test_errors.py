@@ -12,7 +12,7 @@ from support.workshop import call
 
 from looktwice.classifiers import transport
 from looktwice.classifiers.registry import connect
-from looktwice.engine.ledger.places import open_ledger
+from looktwice.engine.ledger.ledger import open_ledger
 from looktwice.engine.query import Cause, Unscored
 from looktwice.errors import CODES, ClassifierError, ImageError, LookTwiceError, MissingExtra, PermanentError
 from looktwice.files import FileLock

@@ -14,7 +14,8 @@ from support.errors import code_in
 from support.faults import LABELS, fault_server
 from support.workshop import run, write_pictures, write_profile
 
-from looktwice.engine.ledger import schema, sessions
+from looktwice.engine.ledger import schema
+from looktwice.engine.ledger.transaction import new_session
 from looktwice.images.collection import find
 from looktwice.model.project import Project
 
@@ -184,7 +185,7 @@ def test_pictures_of_one_classifier_are_forgotten_and_those_of_others_stay(copy:
 
 def test_a_query_in_flight_is_not_forgotten(copy: Path) -> None:
     """It is counted when its answer comes, so it must be there."""
-    living = sessions.new_session()._replace(id=7, beat=time.time())
+    living = new_session()._replace(id=7, beat=time.time())
     with sqlite3.connect(copy) as db:
         db.execute("INSERT INTO sessions VALUES (?, ?, ?, ?, ?, 1)", living)
         ((key,),) = db.execute("SELECT key FROM queries WHERE of IS NULL LIMIT 1").fetchall()

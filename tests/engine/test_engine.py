@@ -33,7 +33,7 @@ from looktwice.decisions.profile import Profile
 from looktwice.engine.budget import Budget
 from looktwice.engine.engine import QueryEngine
 from looktwice.engine.ledger import maintenance
-from looktwice.engine.ledger.places import open_ledger
+from looktwice.engine.ledger.ledger import open_ledger
 from looktwice.engine.limits import RetryPolicy
 from looktwice.engine.query import Cause, Rounds, Unscored
 from looktwice.errors import ClassifierError, LedgerError, LookTwiceError, PermanentError, QuotaError, TransientError

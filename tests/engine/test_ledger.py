@@ -21,10 +21,21 @@ from support.errors import coded
 from looktwice.classifiers.base import Answer, Tokens
 from looktwice.engine.budget import MICRO, Bill, Budget, Spend
 from looktwice.engine.ledger import maintenance, schema
-from looktwice.engine.ledger.claims import Account, Claim, Granted, OverBudget, Settled, Stored, Wait
-from looktwice.engine.ledger.ledger import Ledger
-from looktwice.engine.ledger.places import close_ledger, open_ledger
-from looktwice.engine.ledger.schema import Entry, Outcome, classifier_id, joined, keys
+from looktwice.engine.ledger.ledger import Ledger, close_ledger, open_ledger
+from looktwice.engine.ledger.schema import (
+    Account,
+    Claim,
+    Entry,
+    Granted,
+    Outcome,
+    OverBudget,
+    Settled,
+    Stored,
+    Wait,
+    classifier_id,
+    joined,
+    keys,
+)
 from looktwice.engine.ledger.sqlite import SqliteDatabase
 from looktwice.engine.ledger.transaction import RAW_LIMIT
 from looktwice.errors import LedgerError

@@ -20,13 +20,10 @@ from engine.test_ledger import PRICE, WHO, claim, entry, ledger_at, settle
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import Answer
 from looktwice.engine.budget import Budget
-from looktwice.engine.ledger.claims import Account, Claim, Wait
-from looktwice.engine.ledger.ledger import Ledger
-from looktwice.engine.ledger.places import open_ledger
+from looktwice.engine.ledger.ledger import Ledger, open_ledger
 from looktwice.engine.ledger.postgres import PostgresDatabase
-from looktwice.engine.ledger.schema import Session
-from looktwice.engine.ledger.sessions import DEAD
-from looktwice.engine.ledger.transaction import Transaction
+from looktwice.engine.ledger.schema import Account, Claim, Session, Wait
+from looktwice.engine.ledger.transaction import DEAD, Transaction
 from looktwice.errors import LedgerError
 
 if TYPE_CHECKING:

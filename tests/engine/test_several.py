@@ -25,8 +25,7 @@ from looktwice.classifiers.base import Answer, AnyClassifier, Limits
 from looktwice.engine.budget import MICRO, Budget
 from looktwice.engine.channel import Channel
 from looktwice.engine.engine import QueryEngine
-from looktwice.engine.ledger.ledger import Ledger
-from looktwice.engine.ledger.places import open_ledger
+from looktwice.engine.ledger.ledger import Ledger, open_ledger
 from looktwice.engine.query import AnswerEvent, Cause, Rounds, Unscored
 from looktwice.engine.runner import Settings
 from looktwice.errors import BudgetError, LookTwiceError, PermanentError, ViewError

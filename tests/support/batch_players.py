@@ -22,9 +22,9 @@ from conformance.vendors import HOUSES, PRICES, description, served
 
 from looktwice.classifiers.registry import connect
 from looktwice.engine.budget import MICRO
-from looktwice.engine.ledger.claims import OpenBatch
+from looktwice.engine.ledger.ledger import close_ledger, open_ledger
 from looktwice.engine.ledger.maintenance import verify
-from looktwice.engine.ledger.places import close_ledger, open_ledger
+from looktwice.engine.ledger.schema import OpenBatch
 from looktwice.views.panels import Panel
 from support.engines import counted, spend_of
 from support.players import start

@@ -12,7 +12,7 @@ from looktwice.engine.budget import Budget, Meter, Spend
 from looktwice.engine.channel import Channel
 from looktwice.engine.engine import QueryEngine
 from looktwice.engine.ledger import maintenance
-from looktwice.engine.ledger.places import close_ledger, open_ledger
+from looktwice.engine.ledger.ledger import close_ledger, open_ledger
 from looktwice.engine.limits import RetryPolicy
 from looktwice.engine.query import Scores, Unscored
 from looktwice.engine.runner import Settings

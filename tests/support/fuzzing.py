@@ -51,10 +51,8 @@ from looktwice.decisions.verdict import Verdict
 from looktwice.decisions.verdict_files import ScoreFile, record
 from looktwice.engine.budget import MICRO, Budget
 from looktwice.engine.ledger import maintenance
-from looktwice.engine.ledger.claims import Account, Claim, Settled
-from looktwice.engine.ledger.ledger import Ledger
-from looktwice.engine.ledger.places import close_ledger, open_ledger
-from looktwice.engine.ledger.schema import Entry, Outcome, again, joined, keys
+from looktwice.engine.ledger.ledger import Ledger, close_ledger, open_ledger
+from looktwice.engine.ledger.schema import Account, Claim, Entry, Outcome, Settled, again, joined, keys
 from looktwice.engine.query import Cause, Unscored
 from looktwice.errors import LookTwiceError
 from looktwice.images import collection, datasets

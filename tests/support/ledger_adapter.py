@@ -11,10 +11,20 @@ from typing import Any, TypeVar
 
 from looktwice.classifiers.base import Answer, Tokens
 from looktwice.engine.budget import Bill, Budget
-from looktwice.engine.ledger import claims, maintenance
-from looktwice.engine.ledger.claims import Account, Claim, OverBudget, Row, Settled, Stored, Wait
+from looktwice.engine.ledger import maintenance, schema
 from looktwice.engine.ledger.ledger import Ledger
-from looktwice.engine.ledger.schema import Entry, Outcome, Session
+from looktwice.engine.ledger.schema import (
+    Account,
+    Claim,
+    Entry,
+    Outcome,
+    OverBudget,
+    Row,
+    Session,
+    Settled,
+    Stored,
+    Wait,
+)
 from looktwice.engine.ledger.sqlite import SqliteDatabase
 from support.ledger_machine import (
     DAY,
@@ -123,7 +133,7 @@ class AdaptedSession:
         return self._ledger.session.id
 
     def work(self, settlements: Sequence[Settlement], requests: Sequence[Request], budgets: Budgets) -> list[Granted]:
-        async def work() -> list[claims.Granted]:
+        async def work() -> list[schema.Granted]:
             written = [self._ledger.settle(self._claims[each.query], _settled(each)) for each in settlements]
             total = PicoBudget(*budgets.total, group=WHO)
             claiming = []
@@ -184,7 +194,7 @@ def _settled(settlement: Settlement) -> Settled:
     return Settled(key, Outcome.UNSENT if settlement.ending == "unsent" else Outcome.KEPT)
 
 
-def _told(granted: claims.Granted) -> Granted:
+def _told(granted: schema.Granted) -> Granted:
     match granted:
         case Claim():
             return "granted"

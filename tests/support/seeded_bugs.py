@@ -11,9 +11,8 @@ from typing import Any
 from unittest.mock import patch
 
 from looktwice.engine.budget import Budget, Spend
-from looktwice.engine.ledger.claims import Claim, Granted, OverBudget, Settled, Wait
 from looktwice.engine.ledger.ledger import Ledger
-from looktwice.engine.ledger.schema import Outcome
+from looktwice.engine.ledger.schema import Claim, Granted, Outcome, OverBudget, Settled, Wait
 from looktwice.engine.ledger.sqlite import SqliteDatabase
 from looktwice.engine.ledger.transaction import Transaction
 

@@ -25,7 +25,7 @@ from looktwice.decisions.results import Figure, HeldOut, Result
 from looktwice.engine.budget import Budget
 from looktwice.engine.channel import Channel
 from looktwice.engine.engine import QueryEngine
-from looktwice.engine.ledger.places import open_ledger
+from looktwice.engine.ledger.ledger import open_ledger
 from looktwice.engine.limits import RetryPolicy
 from looktwice.engine.query import Unscored
 from looktwice.engine.runner import Settings

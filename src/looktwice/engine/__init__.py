@@ -2,12 +2,10 @@
 
 from looktwice.engine.budget import TYPICAL_SIZE, Budget, Meter, Money, Spend, TokenMeter, micros, total
 from looktwice.engine.channel import Channel
-from looktwice.engine.check import Checkup
+from looktwice.engine.check import Checkup, Estimate
 from looktwice.engine.engine import QueryEngine
-from looktwice.engine.estimate import Estimate
 from looktwice.engine.ledger import maintenance
-from looktwice.engine.ledger.ledger import Ledger
-from looktwice.engine.ledger.places import MEMORY, OFF, POSTGRES, close_ledger, open_ledger
+from looktwice.engine.ledger.ledger import MEMORY, OFF, POSTGRES, Ledger, close_ledger, open_ledger
 from looktwice.engine.ledger.schema import Alarm
 from looktwice.engine.ledger.transaction import Transaction
 from looktwice.engine.limits import Polling, RetryPolicy

@@ -19,8 +19,7 @@ from typing import TypeVar
 
 from looktwice.classifiers import Answer, Asked, ChatClassifier, Fate, Line, Reply, Sought, reading
 from looktwice.engine.budget import MICRO
-from looktwice.engine.ledger.claims import Claim, InBatch, OpenBatch, OverBudget, Settled, Wait
-from looktwice.engine.ledger.schema import Outcome
+from looktwice.engine.ledger.schema import Claim, InBatch, OpenBatch, Outcome, OverBudget, Settled, Wait
 from looktwice.engine.limits import Polling
 from looktwice.engine.query import Cause, Failure, Query
 from looktwice.engine.runner import Runner
@@ -113,12 +112,11 @@ class Batches:
         account = replace(self._runner.account, rate=None)
         requests = [(query.entry, reserves[key]) for key, query in queries.items()]
         granted = await self._ledger.change(lambda transaction: transaction.claim_batch(id, account, requests))
-        by_key = dict(zip(queries, granted, strict=True))
-        for key, found in by_key.items():
-            if isinstance(found, OverBudget):
-                why = found.budget.exhausted(found.spend, reserves[key])
-                self.failures[key] = Failure(Cause.BUDGET, why)
-        claimed = tuple(key for key, found in by_key.items() if isinstance(found, Claim))
+        decisions = dict(zip(queries, granted, strict=True))
+        for key, decision in decisions.items():
+            if isinstance(decision, OverBudget):
+                self.failures[key] = Failure(Cause.BUDGET, decision.budget.exhausted(decision.spend, reserves[key]))
+        claimed = tuple(key for key, decision in decisions.items() if isinstance(decision, Claim))
         if claimed:
             self._runner.progress.sent += len(claimed)
             self.in_flight += len(claimed)
@@ -126,7 +124,7 @@ class Batches:
             asked = [(key, *prepared[key]) for key in claimed]
             lines = [self._api.line(f"{key.hex()}-{int(how.ranked)}-{id:016x}", body) for key, body, how in asked]
             await self._send(OpenBatch(id, None, None, time.time(), claimed, False), lines)
-        return any(isinstance(found, Wait | InBatch) for found in by_key.values())
+        return any(isinstance(decision, Wait | InBatch) for decision in granted)
 
     async def _send(self, batch: OpenBatch, lines: Sequence[bytes]) -> None:
         """Upload a batch; look for it at the vendor before sending again."""
@@ -153,9 +151,9 @@ class Batches:
 
     async def _collect(self, patient: bool) -> None:
         """Fetch results of open batches of any session: of all, or only of those that have ended."""
-        found = self._ledger.open_batches(self._classifier.fingerprint)
-        self.in_flight = sum(len(batch.keys) for batch in found)
-        for batch in found:
+        batches = self._ledger.open_batches(self._classifier.fingerprint)
+        self.in_flight = sum(len(batch.keys) for batch in batches)
+        for batch in batches:
             if batch.owned and batch.remote is None:
                 continue  # another session is about to send it
             remote = batch.remote or await self._recovered(batch)

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from looktwice.calibration import Row
 from looktwice.engine.budget import Spend
 from looktwice.engine.channel import Channel
-from looktwice.engine.estimate import Estimate, estimate
-from looktwice.engine.ledger.ledger import Ledger
-from looktwice.engine.ledger.places import close_ledger
+from looktwice.engine.check import Estimate, estimate
+from looktwice.engine.ledger.ledger import Ledger, close_ledger
 from looktwice.engine.picture import OpenPicture, Run, Spent, open_picture
 from looktwice.engine.query import (
     NO_SCREEN,
@@ -187,7 +186,7 @@ class QueryEngine:
         stopped, the remaining pictures are returned as not scored; an iterator, which may be endless, is not read
         further. An exception in `on_answer` ends the run.
         """
-        run = Run.of(self.channels, panel, rounds, screen, on_answer or self.on_answer)
+        run = Run.for_panel(self.channels, panel, rounds, screen, on_answer or self.on_answer)
         tasks: deque[asyncio.Task[tuple[list[Row | Unscored], Spent]]] = deque()
         ended: Failure | None = None
         started = taken = 0
@@ -240,7 +239,7 @@ class QueryEngine:
 
     async def labels(self, pictures: Sequence[Picture], classifier: str = "") -> list[str]:
         """Ask for the labels of a few pictures, one query each, before a run; failures are left out."""
-        run = Run.of(self.channels, Panel((), classifier), None, NO_SCREEN, None)
+        run = Run.for_panel(self.channels, Panel((), classifier), None, NO_SCREEN, None)
         rows, _ = await self._ask_group(pictures, run)
         if fatal := run.fatal():
             raise fatal
@@ -333,7 +332,7 @@ class QueryEngine:
 
     async def estimate(self, pictures: Iterable[Picture], panel: Panel, screen: Screen = NO_SCREEN) -> Estimate:
         """Estimate the queries that `ask` would send for these pictures; sends nothing."""
-        run = Run.of(self.channels, panel, None, screen, None)
+        run = Run.for_panel(self.channels, panel, None, screen, None)
         following = takewhile(lambda _: not self.stopped, pictures)
         opened = (self._opened(each, run, prepares=False) for each in following)
         return await asyncio.to_thread(estimate, run, opened, self.remaining())
@@ -359,7 +358,7 @@ class QueryEngine:
         if fatal := run.fatal():
             raise fatal
         for channel, batches in batched:
-            channel.runner.progress.hits -= batches.answered  # which are about to be found there
+            channel.runner.progress.hits -= batches.answered  # which are about to be counted there
             batches.answered = 0
         return pictures
 

@@ -45,7 +45,7 @@ class Run:
     """The number of pictures returned."""
 
     @classmethod
-    def of(
+    def for_panel(
         cls,
         channels: Mapping[str, Channel],
         panel: Panel,

@@ -16,9 +16,8 @@ from functools import partial
 
 from looktwice.classifiers import Answer, AnyClassifier, Limits, Rereadable, reading
 from looktwice.engine.budget import MICRO, TYPICAL_SIZE, Bill, Budget, FlatMeter, Meter, Spend
-from looktwice.engine.ledger.claims import Account, Claim, InBatch, OverBudget, Settled, Stored, Wait
 from looktwice.engine.ledger.ledger import Ledger
-from looktwice.engine.ledger.schema import Entry, Outcome
+from looktwice.engine.ledger.schema import Account, Claim, Entry, InBatch, Outcome, OverBudget, Settled, Stored, Wait
 from looktwice.engine.ledger.transaction import Transaction
 from looktwice.engine.limits import Answered, Calls, Concurrency, Permits, RetryPolicy, Tries
 from looktwice.engine.query import Bought, Cause, Failure, Progress, Query, Scores

@@ -17,10 +17,10 @@ from typing import Any
 from looktwice import files
 from looktwice.engine.budget import MICRO
 from looktwice.engine.ledger import schema
-from looktwice.engine.ledger.claims import Database, Row
-from looktwice.engine.ledger.places import POSTGRES
-from looktwice.engine.ledger.sessions import living
+from looktwice.engine.ledger.ledger import POSTGRES
+from looktwice.engine.ledger.schema import Database, Row
 from looktwice.engine.ledger.sqlite import SqliteDatabase, explained, open_to_read
+from looktwice.engine.ledger.transaction import living
 from looktwice.errors import LedgerError
 
 COLUMNS: files.Columns = {
@@ -137,10 +137,10 @@ _RULES = {
 def _malformed(read: Read) -> list[str]:
     sums = ", ".join(f"COALESCE(SUM(CASE WHEN {rule} THEN 1 ELSE 0 END), 0)" for rule in _RULES.values())
     ((*counts,),) = read(f"SELECT {sums} FROM queries")
-    found = dict(zip(_RULES, counts, strict=True))
+    problems = dict(zip(_RULES, counts, strict=True))
     ((replies,),) = read("SELECT COUNT(*) FROM replies WHERE key NOT IN (SELECT key FROM queries)")
-    found["that are gone but have a reply"] = replies
-    return [f"{count} queries {what}" for what, count in found.items() if count]
+    problems["that are gone but have a reply"] = replies
+    return [f"{count} queries {what}" for what, count in problems.items() if count]
 
 
 def _unbalanced(read: Read) -> list[str]:
@@ -265,10 +265,14 @@ def _classifier(database: Database, called: str) -> int:
     rows = database.execute("SELECT id, fingerprint, description FROM classifiers ORDER BY fingerprint")
     names = {number: (str(who), str(what), f"{what} {who}") for number, who, what in rows} if called else {}
     exact = [number for number, known in names.items() if called in known]
-    found = exact or [number for number, known in names.items() if any(name.startswith(called) for name in known)]
-    if len(found) == 1:
-        return int(found[0])
-    many = f"{len(found)} classifiers ({', '.join(names[number][0] for number in found)})" if found else "no classifier"
+    matches = exact or [number for number, known in names.items() if any(name.startswith(called) for name in known)]
+    if len(matches) == 1:
+        return int(matches[0])
+    many = (
+        f"{len(matches)} classifiers ({', '.join(names[number][0] for number in matches)})"
+        if matches
+        else "no classifier"
+    )
     raise LedgerError(
         f"{database.name} knows {many} called {called!r}; `looktwice ledger stats` lists them",
         code="classifier-unknown",

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from looktwice.engine.ledger import schema
-from looktwice.engine.ledger.claims import Row
+from looktwice.engine.ledger.schema import Row
 from looktwice.errors import LedgerError, MissingExtra
 
 try:

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from looktwice.engine.ledger import schema
-from looktwice.engine.ledger.claims import PATIENCE, Row
+from looktwice.engine.ledger.schema import PATIENCE, Row
 from looktwice.errors import LedgerError
 
 APPLICATION = int.from_bytes(b"lkt2", "big")

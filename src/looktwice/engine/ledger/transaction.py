@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import secrets
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import isfinite
+from pathlib import Path
 
 from looktwice.classifiers import Answer
 from looktwice.engine.budget import Budget, Spend
 from looktwice.engine.ledger import schema
-from looktwice.engine.ledger.claims import (
+from looktwice.engine.ledger.schema import (
     Account,
     Claim,
     Database,
+    Entry,
     Granted,
     InBatch,
+    Outcome,
     OverBudget,
     Row,
+    Session,
     Settled,
     Stored,
     Wait,
+    unpack_answer,
 )
-from looktwice.engine.ledger.schema import Entry, Outcome, Session, unpack_answer
 
 DAY = 86_400
 MOST_TOGETHER = 500
@@ -32,6 +40,11 @@ MOST_VALUES = 30_000
 """The most values per statement."""
 RAW_LIMIT = 262_144
 """The largest reply that is stored, before compression; of a longer one only the reading is kept."""
+
+BEAT = 5.0
+"""Seconds between heartbeats of a session that has queries in flight."""
+DEAD = 30.0
+"""Seconds without a heartbeat after which a session of another machine counts as dead."""
 
 Alive = Callable[[Sequence[Session], float], set[int]]
 """The ids of live sessions at a time of the ledger's clock."""
@@ -276,3 +289,49 @@ def _answer_row(answer: Answer, settled: Settled) -> Row:
     score = answer.score if answer.score is not None and isfinite(answer.score) else None
     options = schema.pack_options(answer.options)
     return answer.label, score, options, answer.status, settled.latency, settled.reading
+
+
+# Which sessions are alive -----------------------------------------------------------------------------------------
+
+
+def new_session() -> Session:
+    """Create a session of this process, with a random id that is unique across machines."""
+    return Session(secrets.randbits(62), host(), os.getpid(), birth(os.getpid()), 0.0)
+
+
+def living(sessions: Iterable[Session], now: float) -> set[int]:
+    """The ids of the live sessions.
+
+    On this machine a session lives as long as its process, even if stopped; heartbeats are for other machines.
+    """
+    here = host()
+    return {each.id for each in sessions if (_runs(each) if each.host == here else each.beat > now - DEAD)}
+
+
+def host() -> str:
+    """An identifier of the scope of process ids: machine, boot and process namespace."""
+    parts = [platform.node()]
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    with suppress(OSError):
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return " ".join(parts)
+
+
+def birth(pid: int) -> str:
+    """The start time of a process, from the kernel; empty if not available."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def _runs(session: Session) -> bool:
+    """Whether the process of a session on this machine is still running, and not another with its id."""
+    try:
+        os.kill(session.pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return not session.born or birth(session.pid) in (session.born, "")
