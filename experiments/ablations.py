@@ -26,7 +26,7 @@ from experiments.general import Answers
 from experiments.models import SOURCES
 from experiments.writing import cells, merge
 from looktwice.calibration.distribution import Distribution
-from looktwice.calibration.scales import Scale
+from looktwice.calibration.evidence import Scale
 from looktwice.calibration.votes import MISSING, Bools, Codes, Counts, Floats, LabelledVotes, Places, Votes
 
 RESULTS = Path(__file__).parent / "results" / "ablations.csv"

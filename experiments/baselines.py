@@ -39,10 +39,10 @@ from experiments.manifest import digest
 from experiments.resampled import holm, resampled
 from experiments.writing import Row, write
 from looktwice.calibration import Beta, Gaussian, Isotonic, Probit, crossfit
-from looktwice.calibration.base import ShareCalibrator
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
+from looktwice.calibration.shares import ShareCalibrator
 from looktwice.calibration.votes import Bools, Codes, Floats, LabelledVotes, base_tally, vote_tally
 
 RESULTS = Path(__file__).parent / "results"

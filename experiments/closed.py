@@ -23,7 +23,7 @@ from experiments.collected import SHARED
 from experiments.evaluation import ece_by_chance
 from experiments.writing import fill, write
 from looktwice.calibration import crossfit, risk
-from looktwice.calibration.base import Calibrator
+from looktwice.calibration.calibrators import Calibrator
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury

@@ -21,7 +21,7 @@ PACKAGES = ("experiments", *(f"looktwice.{name}" for name in ("calibration", "de
 WHOLE = "looktwice.views"
 APART = {
     *(f"experiments.{name}" for name in ("manifest", "reach", "script", "writing")),
-    *(f"looktwice.calibration.{name}" for name in ("arrays", "calibrators", "storage")),
+    *(f"looktwice.calibration.{name}" for name in ("calibrators", "storage")),
 }
 """Modules that neither ask nor compute."""
 Name = tuple[str, str]

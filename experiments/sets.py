@@ -24,8 +24,7 @@ from experiments import priors
 from experiments.general import Answers, recorded_splits
 from experiments.writing import Row, write
 from looktwice.calibration import crossfit
-from looktwice.calibration.conformal import SetKind, draws
-from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.distribution import Distribution, SetKind, draws
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import Bools, Codes, Floats, LabelledVotes, base_tally
 from looktwice.decisions.results import HeldOut

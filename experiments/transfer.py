@@ -29,12 +29,10 @@ from experiments import script, writing
 from experiments.collected import CACHE, MILD, MODELS, Model, votes
 from experiments.writing import read
 from looktwice.calibration import crossfit, metrics
-from looktwice.calibration.base import Ballot
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.paper import Cumulative, Gaussian, Objective, Transfer
-from looktwice.calibration.shares import Probit
-from looktwice.calibration.votes import Floats, LabelledVotes
+from looktwice.calibration.shares import Cumulative, Gaussian, Objective, Probit, Transfer
+from looktwice.calibration.votes import Ballot, Floats, LabelledVotes
 from looktwice.plots.figures import points_svg
 from looktwice.report.noise import drawn
 from looktwice.transfer.borrow import fit_towards

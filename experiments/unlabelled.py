@@ -19,7 +19,7 @@ from experiments.models import SOURCES
 from experiments.writing import cells, write
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.metrics import wilson
-from looktwice.calibration.powered import prediction_powered
+from looktwice.calibration.risk import prediction_powered
 from looktwice.views import GENERAL
 
 RESULTS = Path(__file__).parent / "results" / "unlabelled.csv"

@@ -22,7 +22,7 @@ import numpy as np
 from experiments import general, priors, script
 from experiments.writing import cells, merge
 from looktwice.calibration import crossfit
-from looktwice.calibration.conformal import draws
+from looktwice.calibration.distribution import draws
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import Floats, LabelledVotes, Places, Votes, base_tally
 from looktwice.decisions.results import HeldOut

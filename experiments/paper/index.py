@@ -62,18 +62,18 @@ def _equations(found: Mapping[str, Rows]) -> Iterator[Entry]:
             closer,
         )
     yield entry("Eq. 2: softmax of two classes", "`transfer/latent.py`: `read`", "exact; `tests/transfer`")
-    yield entry("Eq. 3: Gaussian model", "`calibration/paper.py`: `Gaussian`", "exact; `tests/calibration`")
+    yield entry("Eq. 3: Gaussian model", "`calibration/shares.py`: `Gaussian`", "exact; `tests/calibration`")
     yield entry("the rest spread evenly over the other classes", "`calibration/distribution.py`", "exact")
     yield entry("Eq. 4: p_A", "`calibration/votes.py`: `base_tally`", "exact")
     yield entry(
         "Eq. 5, Proposition 2",
-        "`calibration/paper.py`: `Transfer` with a = 1",
+        "`calibration/shares.py`: `Transfer` with a = 1",
         "exact; put to the test in docs/transfer.md",
     )
-    yield entry("Eq. 6: transfer model, Eq. 5 with an a", "`calibration/paper.py`: `Transfer`", "exact")
+    yield entry("Eq. 6: transfer model, Eq. 5 with an a", "`calibration/shares.py`: `Transfer`", "exact")
     yield entry("Var, KS, F_n", "`transfer/latent.py`: `describe`", "exact; `tests/transfer/test_latent.py`")
-    yield entry("naive baseline, p(A) = 1", "`calibration/paper.py`: `Naive`", "exact")
-    yield entry("grids of a and of the transforms", "`calibration/paper.py`, `views`: `GRIDS`", "the paper's")
+    yield entry("naive baseline, p(A) = 1", "`calibration/shares.py`: `Naive`", "exact")
+    yield entry("grids of a and of the transforms", "`calibration/shares.py`, `views`: `GRIDS`", "the paper's")
     yield entry(
         "m = 1,000 of 10,000 (CIFAR), 5,000 of 50,000 (Imagenet); S = 50, 10, 2",
         "`experiments/paper/subjects.py`: `scale`",

@@ -17,11 +17,10 @@ from experiments.collected import MILD16
 from experiments.paper.answers import draws_of
 from experiments.paper.tables import Parts, Row, Study
 from looktwice.calibration import crossfit, metrics
-from looktwice.calibration.base import Calibrator
+from looktwice.calibration.calibrators import Calibrator
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.paper import Gaussian, Transfer
-from looktwice.calibration.shares import Probit
+from looktwice.calibration.shares import Gaussian, Probit, Transfer
 from looktwice.calibration.votes import Floats
 from looktwice.views import View
 

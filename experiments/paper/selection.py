@@ -15,10 +15,10 @@ from experiments.paper import published
 from experiments.paper.answers import draws_of
 from experiments.paper.tables import ARGMAX, BALLOTS, TRANSFORMS, Parts, Row, Study, argmax
 from looktwice.calibration import crossfit
-from looktwice.calibration.base import Ballot
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.metrics import Scores
-from looktwice.calibration.paper import Gaussian, Objective
+from looktwice.calibration.shares import Gaussian, Objective
+from looktwice.calibration.votes import Ballot
 from looktwice.views import View
 
 KEPT = 0.02

@@ -17,13 +17,12 @@ from experiments.paper import published
 from experiments.paper.answers import Answers, Readings, draws_of
 from experiments.paper.subjects import Rows, Scale, Subject
 from looktwice.calibration import crossfit, metrics
-from looktwice.calibration.base import Ballot, Calibrator
+from looktwice.calibration.calibrators import Calibrator
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.paper import Cumulative, Gaussian, Naive, Objective, Transfer
-from looktwice.calibration.shares import Probit
-from looktwice.calibration.votes import Codes, Floats, LabelledVotes
+from looktwice.calibration.shares import Cumulative, Gaussian, Naive, Objective, Probit, Transfer
+from looktwice.calibration.votes import Ballot, Codes, Floats, LabelledVotes
 from looktwice.errors import DataError
 from looktwice.views import Panel, View
 

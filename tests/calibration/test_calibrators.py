@@ -11,11 +11,10 @@ from scipy.special import expit, ndtr, ndtri
 from scipy.stats import gamma
 from support.errors import coded
 
-from looktwice.calibration import calibrators, metrics, paper
-from looktwice.calibration.base import Calibrator
+from looktwice.calibration import calibrators, metrics, shares
+from looktwice.calibration.calibrators import Calibrator
 from looktwice.calibration.jury import AdaptiveJury, Jury
-from looktwice.calibration.paper import Cumulative, Gaussian, Naive, Transfer
-from looktwice.calibration.shares import Beta, Constant, Isotonic, Probit
+from looktwice.calibration.shares import Beta, Constant, Cumulative, Gaussian, Isotonic, Naive, Probit, Transfer
 from looktwice.calibration.votes import Floats, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
 
@@ -169,7 +168,7 @@ def test_the_grid_takes_the_a_with_the_least_loss_and_the_open_search_does_no_wo
         return float(calibrator.distribution(votes).brier(votes.truths).mean())
 
     chosen = Gaussian().fit(votes)
-    assert loss(chosen) == min(loss(Gaussian(a=a)) for a in paper.PAPER_A)
+    assert loss(chosen) == min(loss(Gaussian(a=a)) for a in shares.PAPER_A)
     assert loss(Gaussian(grid=()).fit(votes)) <= loss(chosen) + 1e-9
 
 
@@ -270,7 +269,7 @@ def test_isotonic_draws_each_accuracy_to_the_mean_by_one_picture() -> None:
 
 
 @pytest.mark.parametrize("objective", ["brier", "nll", "ece"])
-def test_the_grid_takes_the_a_that_is_least_in_the_figure_asked_for(objective: paper.Objective) -> None:
+def test_the_grid_takes_the_a_that_is_least_in_the_figure_asked_for(objective: shares.Objective) -> None:
     votes, grid = example(80, 10, seed=2), tuple(np.linspace(0.1, 3.0, 59).tolist())
     share, correct = (votes.views == 0).mean(axis=1), votes.truths == 0
     figure: dict[str, Callable[[Floats], float]] = {

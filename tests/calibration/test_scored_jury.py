@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from support.errors import coded
 
-from looktwice.calibration import calibrators, crossfit, logit, metrics, options, scored
+from looktwice.calibration import calibrators, crossfit, jury, logit, metrics, options
+from looktwice.calibration.evidence import Scale
 from looktwice.calibration.jury import AdaptiveJury, Jury
 from looktwice.calibration.risk import ANY, Thresholds
-from looktwice.calibration.scales import Scale
 from looktwice.calibration.votes import UNLISTED, Evidence, Floats, LabelledVotes, Row, Votes
 from looktwice.decisions.collecting import Collected
 from looktwice.decisions.evaluation import guarantees
@@ -148,7 +148,7 @@ def test_brier_scores_of_patterns_are_those_of_the_distribution(listed: int) -> 
     votes = world(pictures=300, listed=listed)
     fitted = Jury().fit(votes).scored
     assert fitted is not None
-    layout = scored.Layout(fitted.scale, fitted.knots, fitted.columns)
+    layout = options.Layout(fitted.scale, fitted.knots, fitted.columns)
     patterns = options.tabulate(votes, layout)
     told = replace(Jury().fit(votes), confusion=None).distribution(votes).brier(votes.truths)
     np.testing.assert_allclose(logit.briers(patterns, np.array(fitted.theta), CLASSES), told, atol=1e-9)
@@ -277,7 +277,7 @@ def test_the_slope_of_the_odds_is_their_derivative() -> None:
 
 def test_the_fit_with_scores_is_the_lowest_point_of_its_loss() -> None:
     votes = world(pictures=300)
-    layout = scored.choose_layout(votes, 10.0)
+    layout = jury.choose_layout(votes, 10.0)
     assert layout is not None
     patterns = options.tabulate(votes, layout)
     objective = logit.PenalisedLoss.of(patterns, 10.0, patterns.hits())
@@ -302,7 +302,7 @@ def test_a_list_that_errs_with_certainty_counts_in_the_mean_share_but_does_not_v
     pooled = Jury().fit(fit)
     assert pooled.scored is not None
     assert "pool" in pooled.scored.columns
-    with patch.object(scored, "POOLS", ("views",)):
+    with patch.object(jury, "POOLS", ("views",)):
         assert brier(Jury(), fit, test) > brier_of(pooled, test) + 0.002
 
 

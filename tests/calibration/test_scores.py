@@ -14,7 +14,7 @@ from support.errors import coded
 
 from looktwice import Model
 from looktwice.calibration import storage
-from looktwice.calibration.scales import Scale, useless
+from looktwice.calibration.evidence import Scale, useless
 from looktwice.calibration.votes import UNLISTED, Evidence, LabelledVotes, Row, Votes
 from looktwice.classifiers.base import Answer, Names, merged, probabilities
 from looktwice.classifiers.chat.openai import connect as connect_openai

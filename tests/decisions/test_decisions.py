@@ -18,8 +18,7 @@ from scipy.stats import binom
 from support.errors import coded
 
 from looktwice.calibration import risk
-from looktwice.calibration.conformal import AdaptiveSets, Conformal, SetKind, draws
-from looktwice.calibration.distribution import Distribution, truth_rank
+from looktwice.calibration.distribution import AdaptiveSets, Conformal, Distribution, SetKind, draws, truth_rank
 from looktwice.calibration.risk import Answers, Basis, Claim
 from looktwice.calibration.votes import MISSING, OUTSIDE, Bools, Codes, Floats, Votes, base_tally
 from looktwice.decisions import planning, sequence

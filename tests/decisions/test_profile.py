@@ -12,10 +12,9 @@ from support.errors import coded
 from support.workshop import brightest, write_pictures
 
 from looktwice.calibration import crossfit
-from looktwice.calibration.base import Calibrator
-from looktwice.calibration.calibrators import FAMILIES
+from looktwice.calibration.calibrators import FAMILIES, Calibrator
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.paper import Cumulative, Transfer
+from looktwice.calibration.shares import Cumulative, Transfer
 from looktwice.calibration.votes import Evidence, Votes
 from looktwice.classifiers.python import PythonClassifier
 from looktwice.decisions import collecting, fitting

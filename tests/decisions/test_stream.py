@@ -15,7 +15,7 @@ from support.parity import write_place
 from support.serving import DEMO
 from support.workshop import run
 
-from looktwice.calibration.votes import Counts, Floats
+from looktwice.calibration.evidence import Counts, Floats
 from looktwice.decisions.policy import Policy
 from looktwice.decisions.profile import Profile
 from looktwice.decisions.results import HeldOut

@@ -15,7 +15,7 @@ from support.workshop import run
 from looktwice import Model
 from looktwice.calibration import risk, storage
 from looktwice.calibration.metrics import wilson
-from looktwice.calibration.powered import prediction_powered
+from looktwice.calibration.risk import prediction_powered
 from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.errors import DataError
 from looktwice.images.collection import labelled

@@ -21,12 +21,10 @@ from support.workshop import call, run
 
 from looktwice import Model
 from looktwice.calibration import crossfit, risk, storage, votes
-from looktwice.calibration.base import Calibrator
-from looktwice.calibration.calibrators import dump
+from looktwice.calibration.calibrators import Calibrator, dump
 from looktwice.calibration.confusion import Confusion
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.paper import Gaussian, Naive
-from looktwice.calibration.shares import Isotonic, Probit
+from looktwice.calibration.shares import Gaussian, Isotonic, Naive, Probit
 from looktwice.calibration.votes import MISSING, Evidence, Votes
 from looktwice.classifiers.python import PythonClassifier
 from looktwice.decisions import evaluation, fitting, planning

@@ -31,8 +31,7 @@ import PIL.Image
 from looktwice.calibration import storage, votes
 from looktwice.calibration.calibrators import dump
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.paper import Cumulative
-from looktwice.calibration.shares import Probit
+from looktwice.calibration.shares import Cumulative, Probit
 from looktwice.calibration.votes import Row, Votes
 from looktwice.classifiers.base import Answer, AnyClassifier
 from looktwice.classifiers.command import CommandClassifier

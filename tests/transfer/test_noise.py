@@ -22,7 +22,7 @@ import looktwice
 from looktwice.calibration import crossfit
 from looktwice.calibration.calibrators import restore
 from looktwice.calibration.crossfit import Outcome
-from looktwice.calibration.paper import Naive, Transfer
+from looktwice.calibration.shares import Naive, Transfer
 from looktwice.calibration.votes import Votes
 from looktwice.classifiers.registry import connect
 from looktwice.decisions import collecting

@@ -5,9 +5,7 @@
 'probit'
 """
 
-from looktwice.calibration.base import Ballot, Calibrator, ShareCalibrator
-from looktwice.calibration.calibrators import dump, register
-from looktwice.calibration.conformal import AdaptiveSets, Conformal, SetKind, SetMaker, draws
+from looktwice.calibration.calibrators import Calibrator, dump, register
 from looktwice.calibration.crossfit import (
     FOLDS,
     ONE_QUERY,
@@ -19,13 +17,20 @@ from looktwice.calibration.crossfit import (
     joined,
     outcome,
 )
-from looktwice.calibration.distribution import Distribution, TruthRank
+from looktwice.calibration.distribution import (
+    AdaptiveSets,
+    Conformal,
+    Distribution,
+    SetKind,
+    SetMaker,
+    TruthRank,
+    draws,
+)
+from looktwice.calibration.evidence import MISSING, Bools, Codes, Counts, Floats, Places, RankedList, useless
 from looktwice.calibration.jury import Z95, AdaptiveJury, Jury
 from looktwice.calibration.logit import Patterns, PenalisedLoss, folds
 from looktwice.calibration.metrics import BINS, Reliability, RiskCoverage
 from looktwice.calibration.options import tabulate
-from looktwice.calibration.paper import PAPER_A, Cumulative, Gaussian, Naive, Transfer
-from looktwice.calibration.powered import prediction_powered
 from looktwice.calibration.risk import (
     ANY,
     NEVER,
@@ -41,24 +46,29 @@ from looktwice.calibration.risk import (
     estimate,
     labels_needed,
     level_of_each,
+    prediction_powered,
     thresholds,
 )
-from looktwice.calibration.scales import useless
-from looktwice.calibration.shares import Beta, Constant, Isotonic, Probit
+from looktwice.calibration.shares import (
+    PAPER_A,
+    Beta,
+    Constant,
+    Cumulative,
+    Gaussian,
+    Isotonic,
+    Naive,
+    Probit,
+    ShareCalibrator,
+    Transfer,
+)
 from looktwice.calibration.storage import save
 from looktwice.calibration.tag_votes import LabelledTagVotes, TagVotes
 from looktwice.calibration.tags import TagJury
 from looktwice.calibration.votes import (
     ENDINGS,
-    MISSING,
     OUTSIDE,
-    Bools,
-    Codes,
-    Counts,
-    Floats,
+    Ballot,
     LabelledVotes,
-    Places,
-    RankedList,
     Row,
     Tally,
     Votes,

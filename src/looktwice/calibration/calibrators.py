@@ -9,15 +9,38 @@ from __future__ import annotations
 from dataclasses import is_dataclass
 from importlib.metadata import entry_points
 from inspect import signature
-from typing import TypeVar
+from typing import ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 
-from looktwice.calibration.base import Calibrator
+from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.evidence import Codes, Floats
 from looktwice.calibration.jury import AdaptiveJury, Jury
-from looktwice.calibration.paper import Gaussian, Naive, Transfer
-from looktwice.calibration.shares import Beta, Constant, Isotonic, Probit
+from looktwice.calibration.shares import Beta, Constant, Gaussian, Isotonic, Naive, Probit, Transfer
+from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.errors import DataError, FitError, LookTwiceError, shown
+
+
+class Calibrator(Protocol):
+    """A method that converts votes to probabilities."""
+
+    name: ClassVar[str]
+
+    def fit(self, labelled: LabelledVotes) -> Self:
+        """Return a copy fitted on labelled pictures."""
+
+    def predict(self, votes: Votes) -> Codes:
+        """(n,): the predicted label."""
+
+    def confidence(self, votes: Votes) -> Floats:
+        """(n,): the probability that the predicted label is right, in [0, 1]."""
+
+    def interval(self, votes: Votes) -> tuple[Floats, Floats]:
+        """(n,) twice: the 95 % interval for the confidence that an unlimited number of such views would give."""
+
+    def distribution(self, votes: Votes) -> Distribution:
+        """The probability of every label."""
+
 
 FAMILIES: dict[str, type[Calibrator]] = {
     family.name: family for family in (Naive, Constant, Gaussian, Transfer, Probit, Beta, Isotonic, Jury, AdaptiveJury)

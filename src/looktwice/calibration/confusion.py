@@ -19,9 +19,10 @@ from typing import Protocol, Self
 import numpy as np
 
 from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.evidence import MISSING, Codes, Floats, Places
 from looktwice.calibration.logit import Patterns, Prior, chances, descend, folds, held_out_fits, losses, pays
 from looktwice.calibration.options import Utilities
-from looktwice.calibration.votes import MISSING, Codes, Floats, LabelledVotes, Places, Votes
+from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.errors import DataError
 
 MOST_CLASSES, FEWEST = 100, 50

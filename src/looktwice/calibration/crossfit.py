@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.calibration import metrics
-from looktwice.calibration.base import Calibrator
+from looktwice.calibration.calibrators import Calibrator
 from looktwice.calibration.distribution import Distribution, truth_rank
+from looktwice.calibration.evidence import NO_SCORES, Codes, Floats, Places, Scale, useless
 from looktwice.calibration.jury import AdaptiveJury, Jury, asked as views_asked
 from looktwice.calibration.metrics import Intervals, Scores
-from looktwice.calibration.paper import Naive
-from looktwice.calibration.scales import NO_SCORES, Scale, useless
-from looktwice.calibration.shares import Constant
-from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Places
+from looktwice.calibration.shares import Constant, Naive
+from looktwice.calibration.votes import LabelledVotes
 from looktwice.errors import FitError
 
 FOLDS = 5

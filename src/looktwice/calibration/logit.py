@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration.votes import Floats, Places
+from looktwice.calibration.evidence import Floats, Places
 
 SHRINKAGE = 30.0
 """How strongly the views' weights are shrunk to their mean: with few pictures they are nearly equal, with many they

@@ -24,9 +24,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from looktwice.calibration.evidence import MISSING, UNLISTED, Codes, Floats, Places, Scale
 from looktwice.calibration.logit import UNKNOWN, Patterns, softmax
-from looktwice.calibration.scales import Scale
-from looktwice.calibration.votes import MISSING, UNLISTED, Codes, Floats, LabelledVotes, Places, Votes
+from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.errors import DataError
 
 Column = Literal["count", "base", "bend", "views", "pool"]

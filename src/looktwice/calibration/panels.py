@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from looktwice.calibration import logit, scored
+from looktwice.calibration import jury, logit
+from looktwice.calibration.evidence import Floats, Places, Scale
 from looktwice.calibration.logit import Patterns
 from looktwice.calibration.options import Layout, tabulate
-from looktwice.calibration.scales import Scale
-from looktwice.calibration.votes import Floats, LabelledVotes, Places
+from looktwice.calibration.votes import LabelledVotes
 
 SUFFICES = 1.02
 """How much larger the Brier score of one query may be than that of the whole panel for it to be enough."""
@@ -61,7 +61,7 @@ def common_weight(labelled: LabelledVotes) -> Patterns:
 
 def with_useful_scores(labelled: LabelledVotes) -> LabelledVotes:
     """The votes, without their scores if these do not help a single query on held-out folds."""
-    useful = scored.choose_layout(labelled.under([]), logit.SHRINKAGE) is not None
+    useful = jury.choose_layout(labelled.under([]), logit.SHRINKAGE) is not None
     return labelled if useful else labelled.label_only()
 
 

@@ -1,15 +1,78 @@
-"""Calibration curves over the share of views that agree: constant, probit, beta and isotonic."""
+"""Calibrators with a single feature, the share of agreeing views: constant, probit, beta, isotonic, and the paper's.
+
+The paper's are Equation 3 (Gaussian noise) and Equation 6 (noise learned on an open model). Letters follow the paper: A
+is the label under consideration, p_A the share of views that return A, F_n the cumulative distribution of the noise
+that views cause in latent space.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration.base import ShareCalibrator, fitted, unfitted
-from looktwice.calibration.votes import Floats
+from looktwice.calibration import metrics
+from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.evidence import Codes, Floats
+from looktwice.calibration.votes import TALLIES, Ballot, LabelledVotes, Tally, Votes
+from looktwice.errors import DataError, FitError
+
+
+@dataclass(frozen=True)
+class ShareCalibrator(ABC):
+    """A calibrator with a single feature, the share of agreeing views. Subclasses define `learn` and `curve`."""
+
+    name: ClassVar[str]
+    ballot: Ballot = field(default="base", kw_only=True)
+
+    def fit(self, labelled: LabelledVotes) -> Self:
+        labelled.check()
+        tally = TALLIES[self.ballot](labelled)
+        return self.learn(self._share(tally), tally.label == labelled.truths, labelled.classes)
+
+    def predict(self, votes: Votes) -> Codes:
+        return TALLIES[self.ballot](votes).label
+
+    def confidence(self, votes: Votes) -> Floats:
+        return self.curve(self._share(TALLIES[self.ballot](votes)))
+
+    def interval(self, votes: Votes) -> tuple[Floats, Floats]:
+        tally = TALLIES[self.ballot](votes)
+        low, high = metrics.wilson(tally.agree, tally.asked)
+        return self.curve(low), self.curve(high)
+
+    def distribution(self, votes: Votes) -> Distribution:
+        tally = TALLIES[self.ballot](votes)
+        confidence = self.curve(self._share(tally))
+        return Distribution(tally.label[:, None], confidence[:, None], votes.classes)
+
+    def _share(self, tally: Tally) -> Floats:
+        return tally.smoothed()
+
+    @abstractmethod
+    def learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
+        """Return a copy fitted on the share of agreeing views and the correctness of each answer, both (n,)."""
+
+    @abstractmethod
+    def curve(self, share: Floats) -> Floats:
+        """The confidence for each share of agreeing views."""
+
+
+def fitted(value: float | None, calibrator: ShareCalibrator) -> float:
+    if value is None:
+        raise unfitted(calibrator)
+    return value
+
+
+def unfitted(calibrator: ShareCalibrator) -> FitError:
+    return FitError(
+        f"the calibrator {calibrator.name} has not been fitted; call fit(labelled_votes) first", code="not-fitted"
+    )
 
 
 @dataclass(frozen=True)
@@ -120,3 +183,146 @@ def _logistic(features: Floats, correct: NDArray[np.bool_]) -> tuple[float, ...]
     bounds = [(0.0, 100.0)] * features.shape[1] + [(-100.0, 100.0)]
     start = np.zeros(features.shape[1] + 1)
     return tuple(minimize(loss, start, jac=True, bounds=bounds, method="L-BFGS-B").x.tolist())
+
+
+# The paper ------------------------------------------------------------------------------------------------------------
+
+Objective = Literal["brier", "ece", "nll"]
+
+PAPER_A = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 10.0, 100.0)
+"""The grid that the paper searches for a."""
+
+
+@dataclass(frozen=True)
+class Naive(ShareCalibrator):
+    """Confidence 1 in every answer: the baseline after a single query."""
+
+    name: ClassVar[str] = "naive"
+
+    def learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
+        return self
+
+    def curve(self, share: Floats) -> Floats:
+        return np.ones_like(share)
+
+
+@dataclass(frozen=True)
+class MarginCalibrator(ShareCalibrator):
+    """σ(a · margin(p_A)), with the margin in latent space that a share of agreeing views implies."""
+
+    a: float | None = None
+    grid: tuple[float, ...] = PAPER_A
+    """The grid for a; an empty grid searches all values between the ends of the paper's grid."""
+    objective: Objective = "brier"
+
+    def __post_init__(self) -> None:
+        if any(not 0 < a < np.inf for a in (*self.grid, *([] if self.a is None else [self.a]))):
+            raise FitError(
+                f"a and its grid must be positive and finite, not {self.a} in {self.grid}", code="option-invalid"
+            )
+
+    def learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
+        def loss(a: float) -> float:
+            confidence = replace(self, a=a).curve(share)
+            if self.objective == "ece":
+                return metrics.ece(confidence, correct)
+            losses = metrics.brier_even_losses if self.objective == "brier" else metrics.nll_even_losses
+            return float(losses(confidence, correct, classes).mean())
+
+        return replace(self, a=min(self.grid, key=loss) if self.grid else _search(loss))
+
+    def curve(self, share: Floats) -> Floats:
+        from scipy.special import expit
+
+        curve: Floats = expit(fitted(self.a, self) * self._margin(share))
+        return curve
+
+    @abstractmethod
+    def _margin(self, share: Floats) -> Floats: ...
+
+
+@dataclass(frozen=True)
+class Gaussian(MarginCalibrator):
+    """σ(a · Φ⁻¹(p_A)), the paper's Equation 3, with p_A = k/S unchanged: 0 and 1 stay 0 and 1."""
+
+    name: ClassVar[str] = "gaussian"
+
+    def _share(self, tally: Tally) -> Floats:
+        return tally.fraction()
+
+    def _margin(self, share: Floats) -> Floats:
+        from scipy.special import ndtri
+
+        margin: Floats = ndtri(share)
+        return margin
+
+
+@dataclass(frozen=True)
+class Transfer(MarginCalibrator):
+    """σ(−a · F_n⁻¹(1 − p_A)), the paper's Equation 6, with a cumulative F_n learned on an open model."""
+
+    name: ClassVar[str] = "transfer"
+    noise: Cumulative = field(kw_only=True)
+
+    def _share(self, tally: Tally) -> Floats:
+        return tally.fraction()
+
+    def _margin(self, share: Floats) -> Floats:
+        return -self.noise.inverse(1.0 - share)
+
+
+def _search(loss: Callable[[float], float]) -> float:
+    """Minimise the loss over a between the ends of the paper's grid: a scan, then a local search."""
+    from scipy.optimize import minimize_scalar
+
+    scan = np.linspace(np.log(PAPER_A[0]), np.log(PAPER_A[-1]), 60)
+    best = int(np.argmin([loss(float(np.exp(t))) for t in scan]))
+    around = scan[max(best - 1, 0)], scan[min(best + 1, len(scan) - 1)]
+    return float(np.exp(minimize_scalar(lambda t: loss(float(np.exp(t))), bounds=around, method="bounded").x))
+
+
+@dataclass(frozen=True)
+class Cumulative:
+    """A cumulative distribution F of wᵀε, the shift of the margin by a view: F(x[i]) = f[i]."""
+
+    x: tuple[float, ...]
+    """Strictly increasing points."""
+    f: tuple[float, ...]
+    """Non-decreasing values in [0, 1]."""
+
+    def __post_init__(self) -> None:
+        x, f = np.array(self.x), np.array(self.f)
+        if len(x) < 2 or x.shape != f.shape or not np.isfinite(x).all() or not np.isfinite(f).all():
+            raise DataError(
+                "a cumulative needs at least two finite points and a value for each", code="calibrator-malformed"
+            )
+        if (np.diff(x) <= 0).any() or (np.diff(f) < 0).any() or f[0] < 0 or f[-1] > 1 or f[0] == f[-1]:
+            raise DataError(
+                "a cumulative rises: points strictly, values within [0, 1] and not all the same",
+                code="calibrator-malformed",
+            )
+
+    @classmethod
+    def of(cls, samples: Sequence[float] | Floats, points: int = 1001) -> Cumulative:
+        """The empirical cumulative of samples, at evenly spaced levels."""
+        levels = np.linspace(0.0, 1.0, points)
+        x, first = np.unique(np.quantile(np.asarray(samples, float), levels), return_index=True)
+        last = np.append(first[1:], points) - 1
+        return cls(tuple(x.tolist()), tuple(((levels[first] + levels[last]) / 2).tolist()))
+
+    def inverse(self, level: Floats) -> Floats:
+        """F⁻¹, non-decreasing and finite: constant below the lowest and above the highest level.
+
+        If F is constant between two points, the inverse is their midpoint.
+        """
+        f, x = self._steps
+        return np.interp(level, f, x)
+
+    @cached_property
+    def _steps(self) -> tuple[Floats, Floats]:
+        f, first = np.unique(np.array(self.f), return_index=True)
+        last = np.append(first[1:], len(self.f)) - 1
+        x = np.array(self.x)
+        middle = (x[first] + x[last]) / 2
+        middle[0], middle[-1] = x[last[0]], x[first[-1]]
+        return f, middle

@@ -9,8 +9,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration.scales import Kind, score_kind
-from looktwice.calibration.votes import MISSING, Bools, Floats, Places, Votes
+from looktwice.calibration.evidence import MISSING, Bools, Floats, Kind, Places, score_kind
+from looktwice.calibration.votes import Votes
 from looktwice.errors import DataError
 
 KNOTS = (0.1, 0.3, 0.5, 0.7, 0.9)

@@ -31,9 +31,9 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from looktwice.calibration.evidence import Bools, Floats, Places
 from looktwice.calibration.logit import folds
 from looktwice.calibration.tag_votes import LabelledTagVotes, TagScale, TagVotes
-from looktwice.calibration.votes import Bools, Floats, Places
 from looktwice.errors import DataError, FitError
 
 Block = Literal[

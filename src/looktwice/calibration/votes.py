@@ -9,45 +9,30 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Literal, Self, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from looktwice.calibration.evidence import MISSING, UNLISTED, Bools, Codes, Evidence, Floats, Places, RankedList
 from looktwice.errors import DataError, FitError, MissingExtra
 
 if TYPE_CHECKING:
     import pandas as pd
 
 T = TypeVar("T")
-Codes = NDArray[np.int32]
 
-Floats = NDArray[np.float64]
-
-Bools = NDArray[np.bool_]
-
-Counts = NDArray[np.int64]
-
-Places = NDArray[np.intp]
 
 Labels = Sequence[str | int | None] | NDArray[np.generic]
 
 LabelTable = Sequence[Sequence[str | int | None]] | NDArray[np.generic]
 
-MISSING = -1
-"""The code of a missing answer: not asked, refused, or without a label."""
 
 ENDINGS = (".npz", ".parquet")
 """The extensions of votes files, which determine the format."""
 
 OUTSIDE = -2
 """The code of a truth outside the vocabulary: no answer is equal to it."""
-
-UNLISTED = -1
-"""The code that pads ranked lists."""
-
-RankedList = tuple[tuple[str, float | None], ...]
-"""Labels, the best first, each with its score or None."""
 
 
 class Details(TypedDict, total=False):
@@ -84,61 +69,6 @@ class Row:
     missing: dict[int, tuple[str, str]] = field(default_factory=dict, compare=False)
     """Why a label is missing, as an `error.code` and a message, by position: 0 for the base, 1 … for views that were
     asked."""
-
-
-@dataclass(frozen=True, eq=False)
-class Evidence:
-    """The ranked lists of n pictures, each for the base and S views."""
-
-    labels: Codes
-    """(n, S + 1, m): the labels of each list, the best first, padded with UNLISTED; the base list first."""
-    scores: NDArray[np.float32]
-    """(n, S + 1, m): the scores as returned, NaN where a label has none."""
-
-    @classmethod
-    def collect(cls, lists: Sequence[Sequence[RankedList]], questions: int, codes: dict[str, int]) -> Self:
-        """Convert ranked lists to arrays; new labels are added to the codes."""
-        longest = max((len(ranked) for row in lists for ranked in row), default=0)
-        labels = np.full((len(lists), questions, max(longest, 1)), UNLISTED, np.int32)
-        scores = np.full(labels.shape, np.nan, np.float32)
-        with np.errstate(over="ignore"):  # a score beyond what four bytes hold is infinite, and so unknown
-            for i, row in enumerate(lists):
-                for s, ranked in enumerate(row):
-                    for place, (label, score) in enumerate(ranked):
-                        labels[i, s, place] = codes.setdefault(label, len(codes))
-                        scores[i, s, place] = np.nan if score is None else score
-        return cls(labels, scores)
-
-    def check(self, pictures: int, views: int, vocabulary: int) -> None:
-        """Validate the arrays against the votes."""
-        if self.labels.shape[:2] != (pictures, views + 1) or self.labels.shape != self.scores.shape:
-            shapes = f"{self.labels.shape} and {self.scores.shape}"
-            raise DataError(
-                f"scores of {pictures} pictures and {views} views cannot have the shapes {shapes}",
-                code="votes-malformed",
-            )
-        if self.labels.max(initial=UNLISTED) >= vocabulary or self.labels.min(initial=UNLISTED) < UNLISTED:
-            raise DataError(
-                "scores contain a code outside the vocabulary; the file was not made by looktwice",
-                code="votes-malformed",
-            )
-
-    def take(self, rows: NDArray[np.intp] | slice) -> Self:
-        """The lists of a subset of the pictures."""
-        return type(self)(self.labels[rows], self.scores[rows])
-
-    def under(self, columns: list[int]) -> Self:
-        """The lists of the base and of some views, in this order."""
-        kept = [0, *(column + 1 for column in columns)]
-        return type(self)(self.labels[:, kept], self.scores[:, kept])
-
-    def listed(self) -> NDArray[np.bool_]:
-        """(n, S + 1): whether there is a list."""
-        return self.labels[:, :, 0] != UNLISTED
-
-    def claims(self) -> Floats:
-        """(n,): the first score of each base list as returned, NaN if there is none."""
-        return self.scores[:, 0, 0].astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -283,10 +213,11 @@ class Votes:
         >>> votes.vocabulary, votes.base.tolist(), votes.views.tolist(), votes.truths.tolist()
         (('cat', 'dog'), [0, 1], [[0, 0], [1, -1]], [0, -2])
         """
-        from looktwice.calibration import arrays
 
-        votes = arrays.collect(base, views, vocabulary, details)
-        return votes if truths is None else arrays.labelled(votes, truths)
+        from looktwice.calibration import storage
+
+        votes = storage.collect(base, views, vocabulary, details)
+        return votes if truths is None else storage.labelled(votes, truths)
 
     def save(self, path: str | Path) -> None:
         """Write the votes, with truths where they are labelled, as .npz or .parquet by the ending."""
@@ -635,3 +566,10 @@ def vote_tally(votes: Votes) -> Tally:
 def _count(votes: Votes, label: Codes) -> Tally:
     asked = votes.views != MISSING
     return Tally(label, (asked & (votes.views == label[:, None])).sum(axis=1), asked.sum(axis=1))
+
+
+Ballot = Literal["base", "vote"]
+"""The label that the confidence refers to: the base answer, or the most frequent answer."""
+
+
+TALLIES = {"base": base_tally, "vote": vote_tally}

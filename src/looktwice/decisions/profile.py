@@ -18,12 +18,12 @@ from looktwice import files
 from looktwice.calibration import (
     ONE_QUERY,
     AdaptiveJury,
+    Calibrator,
     Evidence,
     Row,
     TagJury,
     TagVotes,
     Votes,
-    base,
     calibrators,
     metrics,
     panels,
@@ -218,7 +218,7 @@ class Profile(Part):
         """The names and descriptions of all its classifiers; a single one may have no name."""
         return ((self.name, self.classifier), *((other.name, other.description) for other in self.others))
 
-    def restored_calibrator(self) -> base.Calibrator:
+    def restored_calibrator(self) -> Calibrator:
         """The fitted calibrator."""
         return calibrators.restore(self.calibrator)
 
@@ -465,7 +465,7 @@ def tag_votes(votes: Votes, profile: Profile) -> TagVotes:
     return TagVotes.of(votes, profile.vocabulary, [order.index(name) for name in names])
 
 
-def _try(calibrator: base.Calibrator, panel: Panel, classes: int) -> None:
+def _try(calibrator: Calibrator, panel: Panel, classes: int) -> None:
     """Run the calibrator on two synthetic pictures, one with scores, to detect inconsistent parameters."""
     views = tuple(map(str, panel))
     plain = Row("", "a", ("a",) * len(views))

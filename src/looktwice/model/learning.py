@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from looktwice.calibration import Calibrator, Jury, calibrators, paper
+from looktwice.calibration import Calibrator, Gaussian, Jury, Transfer, calibrators
 from looktwice.classifiers import AnswerKind
 from looktwice.decisions import (
     Collected,
@@ -130,14 +130,14 @@ class Learner(Connection):
     def _calibrator(
         self, calibrator: Calibrator | str, noise: str | Path | None, views: Panel | str | None
     ) -> Calibrator:
-        if (noise is not None) != (calibrator == paper.Transfer.name):
+        if (noise is not None) != (calibrator == Transfer.name):
             raise FitError(
                 "the calibrator transfer and its noise, the file of `looktwice noise`, belong together",
                 code="option-conflict",
             )
         if noise is None:
             return calibrators.named(calibrator)
-        return paper.Transfer(noise=NoiseFile.load(Path(noise)).of(panel_of(views)))
+        return Transfer(noise=NoiseFile.load(Path(noise)).of(panel_of(views)))
 
     async def _fit_tags(
         self,
@@ -205,7 +205,7 @@ class Learner(Connection):
         collecting.check_teachable(pictures, pilot.SEARCHED)
         async with self._showing(len(grid) * len(pictures)) as engine:
             chosen, settings = await pilot.search(engine, pictures, grid, draws)
-        self.profile = fitting.learn(chosen.collected, paper.Gaussian(), self.description, n_selection=chosen.pilot)
+        self.profile = fitting.learn(chosen.collected, Gaussian(), self.description, n_selection=chosen.pilot)
         return FitResult(self.profile, Frontier(()), chosen.collected, settings=tuple(settings), pilot=chosen.pilot)
 
     async def transfer(

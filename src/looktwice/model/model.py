@@ -12,7 +12,7 @@ from typing import Self, Unpack, cast
 
 import numpy as np
 
-from looktwice.calibration import powered
+from looktwice.calibration import risk
 from looktwice.classifiers import Pixels, trust
 from looktwice.decisions import (
     DecisionKeywords,
@@ -303,7 +303,7 @@ class AsyncModel(Learner):
         # In a thread, since they may be a generator from `score` of the same model.
         others = None if unlabelled is None else await asyncio.to_thread(evaluation.verdicts_of, unlabelled)
         if others is not None:
-            powered.check(len(found), len(others))
+            risk.check_powered(len(found), len(others))
         async with self._showing(len(found)) as engine:
             collected = await collecting.collect_for(engine, found, self.fitted(), policy)
         return evaluation.evaluate(collected, self.fitted(), policy, others)

@@ -1,4 +1,4 @@
-"""Convert scores and ranked lists to shares.
+"""Scores and ranked lists in answers, and their conversion to shares.
 
 APIs return scores on many scales. A `Scale` is inferred once, when a jury is fitted, and converts every list to a share
 for each label: probabilities are unchanged, percentages divided by 100, logits go through the softmax, and ranks alone
@@ -7,13 +7,82 @@ become 1/2, 1/4 … The remaining mass is shared evenly by the labels that are n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration.votes import UNLISTED, Codes, Evidence, Floats
+from looktwice.errors import DataError
+
+Codes = NDArray[np.int32]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Counts = NDArray[np.int64]
+Places = NDArray[np.intp]
+MISSING = -1
+"""The code of a missing answer: not asked, refused, or without a label."""
+UNLISTED = -1
+"""The code that pads ranked lists."""
+RankedList = tuple[tuple[str, float | None], ...]
+"""Labels, the best first, each with its score or None."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The ranked lists of n pictures, each for the base and S views."""
+
+    labels: Codes
+    """(n, S + 1, m): the labels of each list, the best first, padded with UNLISTED; the base list first."""
+    scores: NDArray[np.float32]
+    """(n, S + 1, m): the scores as returned, NaN where a label has none."""
+
+    @classmethod
+    def collect(cls, lists: Sequence[Sequence[RankedList]], questions: int, codes: dict[str, int]) -> Self:
+        """Convert ranked lists to arrays; new labels are added to the codes."""
+        longest = max((len(ranked) for row in lists for ranked in row), default=0)
+        labels = np.full((len(lists), questions, max(longest, 1)), UNLISTED, np.int32)
+        scores = np.full(labels.shape, np.nan, np.float32)
+        with np.errstate(over="ignore"):  # a score beyond what four bytes hold is infinite, and so unknown
+            for i, row in enumerate(lists):
+                for s, ranked in enumerate(row):
+                    for place, (label, score) in enumerate(ranked):
+                        labels[i, s, place] = codes.setdefault(label, len(codes))
+                        scores[i, s, place] = np.nan if score is None else score
+        return cls(labels, scores)
+
+    def check(self, pictures: int, views: int, vocabulary: int) -> None:
+        """Validate the arrays against the votes."""
+        if self.labels.shape[:2] != (pictures, views + 1) or self.labels.shape != self.scores.shape:
+            shapes = f"{self.labels.shape} and {self.scores.shape}"
+            raise DataError(
+                f"scores of {pictures} pictures and {views} views cannot have the shapes {shapes}",
+                code="votes-malformed",
+            )
+        if self.labels.max(initial=UNLISTED) >= vocabulary or self.labels.min(initial=UNLISTED) < UNLISTED:
+            raise DataError(
+                "scores contain a code outside the vocabulary; the file was not made by looktwice",
+                code="votes-malformed",
+            )
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Self:
+        """The lists of a subset of the pictures."""
+        return type(self)(self.labels[rows], self.scores[rows])
+
+    def under(self, columns: list[int]) -> Self:
+        """The lists of the base and of some views, in this order."""
+        kept = [0, *(column + 1 for column in columns)]
+        return type(self)(self.labels[:, kept], self.scores[:, kept])
+
+    def listed(self) -> NDArray[np.bool_]:
+        """(n, S + 1): whether there is a list."""
+        return self.labels[:, :, 0] != UNLISTED
+
+    def claims(self) -> Floats:
+        """(n,): the first score of each base list as returned, NaN if there is none."""
+        return self.scores[:, 0, 0].astype(np.float64)
+
 
 Kind = Literal["probability", "percentage", "logit", "rank"]
 
