@@ -26,13 +26,13 @@ from experiments.writing import cells, write
 from looktwice import Model
 from looktwice.calibration.metrics import ece
 from looktwice.calibration.votes import Floats, Places, Votes
+from looktwice.decisions.monitoring import NEIGHBOURS, AnswerKinds, Familiarity
 from looktwice.decisions.policy import Policy
 from looktwice.decisions.stream import Observation, Stream
 from looktwice.decisions.verdict import Verdict
 from looktwice.images.collection import Held, Picture
 from looktwice.images.datasets import open_labelled
 from looktwice.images.descriptor import PLACES, Pixels, descriptor
-from looktwice.monitoring.familiarity import NEIGHBOURS, AnswerKinds, Familiarity
 from looktwice.views import Panel
 
 RESULTS = Path(__file__).parent / "results"

@@ -36,8 +36,8 @@ from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import Floats, LabelledVotes, Places, Votes, base_tally
 from looktwice.classifiers.base import Pixels
+from looktwice.decisions.monitoring import Drift
 from looktwice.images.image import Image
-from looktwice.monitoring.drift import Drift
 
 RESULTS = Path(__file__).parent / "results" / "shift.csv"
 NETWORK, BLOCKS, FIT, NEW, MAX_ERROR = "resnet20", range(30, 33), 1000, 50, 0.05

@@ -14,7 +14,7 @@ from conformance.vendors import served
 from support.errors import code_in
 from support.workshop import run, write_pictures, write_profile
 
-from looktwice.decisions import stored
+from looktwice.decisions import verdict_files
 from looktwice.engine.ledger.maintenance import stats
 from looktwice.images.image import encode_png
 from looktwice.images.truths import read_truths
@@ -126,7 +126,9 @@ def test_a_spreadsheet_runs_neither_a_label_nor_a_name_and_looktwice_reads_both_
             cells = [cell for row in csv.reader(file) for cell in row]
         assert any(label in cell for cell in cells)
         assert not [cell for cell in cells if cell[:1] in {*"=+-@\t\r"}]
-    assert sorted((found.name, found.label) for found in stored.read(out)) == sorted((name, label) for name in names)
+    assert sorted((found.name, found.label) for found in verdict_files.read(out)) == sorted(
+        (name, label) for name in names
+    )
     truths = read_truths(tmp_path / "labels.csv")
     assert {name: told.truth for name, told in truths.items()} == dict.fromkeys(names, label)
 

@@ -16,7 +16,7 @@ from support.faults import LABELS, Running, fault_server
 from support.workshop import call
 
 import looktwice as lt
-from looktwice.decisions.label_map import propose
+from looktwice.decisions.collecting import propose
 from looktwice.engine.ledger.maintenance import stats
 from looktwice.errors import DataError, UntrustedError
 from looktwice.images.image import encode_png

@@ -17,8 +17,8 @@ from support.two_vendors import Vendors, drawn, two_vendors
 from support.workshop import call
 
 import looktwice as lt
-from looktwice.decisions.stored import read
 from looktwice.decisions.verdict import Verdict
+from looktwice.decisions.verdict_files import read
 from looktwice.images.image import encode_png
 from looktwice.ray import Scorer
 from looktwice.sklearn import LookTwice

@@ -21,13 +21,12 @@ from looktwice.calibration import risk
 from looktwice.calibration.distribution import AdaptiveSets, Conformal, Distribution, SetKind, draws, truth_rank
 from looktwice.calibration.risk import Answers, Basis, Claim
 from looktwice.calibration.votes import MISSING, OUTSIDE, Bools, Codes, Floats, Votes, base_tally
-from looktwice.decisions import planning, sequence
+from looktwice.decisions import monitoring, planning, sequence
 from looktwice.decisions.evaluation import Guarantees, bin_coverage
+from looktwice.decisions.monitoring import Drift
 from looktwice.decisions.policy import ClaimTest, DecisionOptions
 from looktwice.decisions.results import HeldOut
 from looktwice.errors import DataError
-from looktwice.monitoring import drift
-from looktwice.monitoring.drift import Drift
 
 
 def slack(level: float, trials: int) -> float:
@@ -305,13 +304,13 @@ def test_an_alarm_stays_and_pictures_are_counted() -> None:
 
 
 def test_a_wager_on_even_ranks_wins_nothing_on_average() -> None:
-    edges = np.array([0.0, *drift.CUTS, 1.0])
+    edges = np.array([0.0, *monitoring.CUTS, 1.0])
     width, middle = np.diff(edges), (edges[1:] + edges[:-1]) / 2
     for seen in (1, 2, 3):
         won = 0.0
         for ranks in itertools.product(range(len(width)), repeat=seen):
             below = (middle[list(ranks)][:, None] < edges[1:-1]).sum(axis=0)
-            won += width[list(ranks)].prod() * np.exp(drift._won(below[None], np.array([[seen]]))).mean()
+            won += width[list(ranks)].prod() * np.exp(monitoring._won(below[None], np.array([[seen]]))).mean()
         assert won == pytest.approx(1.0)
 
 

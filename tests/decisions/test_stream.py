@@ -16,13 +16,13 @@ from support.serving import DEMO
 from support.workshop import run
 
 from looktwice.calibration.evidence import Counts, Floats
+from looktwice.decisions.monitoring import MARKS, Drift
 from looktwice.decisions.policy import Policy
 from looktwice.decisions.profile import Profile
 from looktwice.decisions.results import HeldOut
 from looktwice.decisions.stream import Monitor, Observation, Stream
 from looktwice.decisions.verdict import AGAIN, Asked, Verdict
 from looktwice.images.collection import labelled
-from looktwice.monitoring.drift import MARKS, Drift
 
 
 def agreeing(rng: np.random.Generator, share: float, pictures: int) -> Counts:

@@ -17,9 +17,9 @@ import looktwice as lt
 from looktwice.calibration.risk import NEVER
 from looktwice.decisions.policy import DecisionOptions, TagPolicy
 from looktwice.decisions.profile import Profile
-from looktwice.decisions.stored import read, read_any
 from looktwice.decisions.tagging import TagEvaluation, held_out_scores
 from looktwice.decisions.verdict import SURE, TagVerdict
+from looktwice.decisions.verdict_files import read, read_any
 from looktwice.errors import DataError, FitError, LookTwiceError, ProfileError
 from looktwice.images.datasets import of_kind, open_labelled
 from looktwice.images.image import encode_png

@@ -22,7 +22,7 @@ from test_label_page import CHROMIUM, browser, inspect, offered, press, unpack, 
 
 from looktwice import service
 from looktwice.cli.app import app
-from looktwice.decisions.stored import doubtful, expected_cost, read
+from looktwice.decisions.verdict_files import doubtful, expected_cost, read
 from looktwice.errors import DataError, MissingExtra
 from looktwice.images.collection import labelled
 from looktwice.labelling.audit import Audit

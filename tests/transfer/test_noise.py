@@ -26,8 +26,8 @@ from looktwice.calibration.shares import Naive, Transfer
 from looktwice.calibration.votes import Votes
 from looktwice.classifiers.registry import connect
 from looktwice.decisions import collecting
+from looktwice.decisions.fitting import Transferred
 from looktwice.decisions.profile import Profile
-from looktwice.decisions.transferring import Transferred
 from looktwice.errors import DataError, ViewError
 from looktwice.images.collection import Picture, find, labelled
 from looktwice.images.image import encode_jpeg

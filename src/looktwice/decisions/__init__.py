@@ -1,6 +1,6 @@
 """Probabilities → decisions: fitting, profiles, early stopping, acceptance and guarantees."""
 
-from looktwice.decisions.collecting import Collected, OnCollected, check_teachable, labelled_votes
+from looktwice.decisions.collecting import Collected, LabelMap, OnCollected, check_teachable, labelled_votes, propose
 from looktwice.decisions.evaluation import (
     LEAST_IN_BIN,
     BinCoverage,
@@ -10,8 +10,8 @@ from looktwice.decisions.evaluation import (
     bin_coverage,
     evaluate,
 )
+from looktwice.decisions.fitting import Transferred
 from looktwice.decisions.judging import Judging
-from looktwice.decisions.label_map import LabelMap, propose
 from looktwice.decisions.pilot import FitResult, Frontier, Plan, Selection, Stage, grid_of, search_queries
 from looktwice.decisions.planning import (
     LADDER,
@@ -40,9 +40,19 @@ from looktwice.decisions.policy import (
 )
 from looktwice.decisions.profile import Profile, ProfileClassifier
 from looktwice.decisions.results import HeldOut, Result
-from looktwice.decisions.stored import ReviewFolder, doubtful, from_record, read, read_any, returned_labels, selected_by
 from looktwice.decisions.stream import ExpectedAccuracy, Monitor, Observation, Stream
 from looktwice.decisions.tagging import TagEvaluation, TagFigures, TagScores, held_out_scores, labelled_tags, left_out
-from looktwice.decisions.transferring import Transferred
 from looktwice.decisions.verdict import AnyVerdict, TagVerdict, Verdict, alternatives, is_unfamiliar, percent
-from looktwice.decisions.verdict_files import COLUMNS, COLUMNS_OF, ScoreFile, record
+from looktwice.decisions.verdict_files import (
+    COLUMNS,
+    COLUMNS_OF,
+    ReviewFolder,
+    ScoreFile,
+    doubtful,
+    from_record,
+    read,
+    read_any,
+    record,
+    returned_labels,
+    selected_by,
+)

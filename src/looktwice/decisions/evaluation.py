@@ -37,8 +37,8 @@ from looktwice.decisions.policy import Policy
 from looktwice.decisions.profile import Profile
 from looktwice.decisions.results import Result, results_html, results_text
 from looktwice.decisions.sequence import STOPPING
-from looktwice.decisions.stored import read
 from looktwice.decisions.verdict import AnyVerdict, Verdict
+from looktwice.decisions.verdict_files import read
 from looktwice.engine import Unscored
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing

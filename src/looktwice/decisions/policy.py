@@ -31,13 +31,13 @@ from looktwice.calibration import (
     claims,
     thresholds,
 )
+from looktwice.decisions.monitoring import AnswerKinds, Drift, Familiarity
 from looktwice.decisions.profile import Adaptive, Profile
 from looktwice.decisions.results import HeldOut
 from looktwice.decisions.verdict import SURE
 from looktwice.engine import Rounds, Screen
 from looktwice.errors import DataError, ProfileError
 from looktwice.files import split_tags
-from looktwice.monitoring import AnswerKinds, Drift, Familiarity
 from looktwice.views import Panel
 
 Unfamiliar = Literal["accept", "review", "refuse"]

@@ -29,11 +29,11 @@ from looktwice.calibration import (
     panels,
 )
 from looktwice.classifiers import AnswerKind, AnyClassifier, Naming, answer_kind, lasting, reading
+from looktwice.decisions.monitoring import AnswerKinds, Familiarity
 from looktwice.decisions.results import Count, Figure, HeldOut, Part, Result, results_html, results_text
 from looktwice.decisions.sequence import STOPPING, Expected, Point
 from looktwice.engine import Scores
 from looktwice.errors import DataError, FitError, ProfileError, ViewError, shown
-from looktwice.monitoring import AnswerKinds, Familiarity
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
 from looktwice.views import Panel, classifier_of, renderer

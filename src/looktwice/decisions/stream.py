@@ -13,11 +13,11 @@ from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
 
+from looktwice.decisions.monitoring import Drift
 from looktwice.decisions.policy import PicturePolicy
 from looktwice.decisions.results import HeldOut
 from looktwice.decisions.verdict import PictureVerdict, Verdict
 from looktwice.engine import Alarm, Ledger, Transaction
-from looktwice.monitoring import Drift
 
 BINS = 5
 """The number of equally large groups by confidence, used for weighting live answers."""

@@ -25,6 +25,7 @@ from looktwice.calibration import (
 )
 from looktwice.decisions import collecting
 from looktwice.decisions.collecting import Collected, OnCollected
+from looktwice.decisions.monitoring import Familiarity
 from looktwice.decisions.policy import MOST_COUNTED, TagPolicy, tag_bin
 from looktwice.decisions.profile import DIGEST_DIGITS, Profile, ProfileClassifier, tag_votes
 from looktwice.decisions.results import HeldOut
@@ -32,7 +33,6 @@ from looktwice.engine import NO_SCREEN, QueryEngine, Screen, Unscored
 from looktwice.errors import FitError, few
 from looktwice.files import join_tags, split_tags
 from looktwice.images import Picture
-from looktwice.monitoring import Familiarity
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
 from looktwice.views import At, Base, Panel, renderer

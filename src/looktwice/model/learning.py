@@ -22,7 +22,6 @@ from looktwice.decisions import (
     fitting,
     pilot,
     tagging,
-    transferring,
 )
 from looktwice.engine import askable
 from looktwice.errors import FitError, ProfileError
@@ -226,7 +225,7 @@ class Learner(Connection):
         found = self._one_label(pictures, labels)
         drawn = await self._collected(found, Panel.parse(f"{chosen.view}*{draws}"), on_collected)
         general = await self._collected(found, GENERAL, lambda _: None)
-        result = transferring.transferred(chosen, drawn, general, self.description)
+        result = fitting.transferred(chosen, drawn, general, self.description)
         self.profile = result.profile
         return result
 
@@ -248,12 +247,12 @@ class Learner(Connection):
             async with self._showing(len(found)) as engine:
                 self.profile = await tagging.repair(engine, found, source, on_collected)
         elif found := self._one_label(pictures, labels):
-            transferring.jury_of(source)
+            fitting.jury_of(source)
             collected = await self._collected(found, source.views(), on_collected)
-            self.profile = transferring.taught(source, collected, self.description)
+            self.profile = fitting.taught(source, collected, self.description)
         else:
             seed = self.options.seed or 0
-            self.profile = transferring.untaught(source, self.classifier, self.description, seed)
+            self.profile = fitting.untaught(source, self.classifier, self.description, seed)
         return self.profile
 
     def _one_label(self, pictures: PicturesLike, labels: Sequence[object] | None) -> Sequence[Picture]:

@@ -21,11 +21,11 @@ from support.serving import DEMO, started
 from support.workshop import run
 
 from looktwice import Model
+from looktwice.decisions.monitoring import LEAST, LEAST_UNITS, Familiarity
 from looktwice.errors import ProfileError
 from looktwice.images.collection import Held, Picture, find, labelled
 from looktwice.images.descriptor import NAMES, PLACES, Floats, Pixels, descriptor
 from looktwice.images.image import encode_png
-from looktwice.monitoring.familiarity import LEAST, LEAST_UNITS, Familiarity
 from looktwice.report import ReportInputs
 from looktwice.report.page import page
 

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from looktwice import Model
 from looktwice.calibration.votes import Votes
+from looktwice.decisions.monitoring import LEAST, AnswerKinds, kinds
 from looktwice.decisions.profile import Profile
 from looktwice.images.descriptor import Pixels
-from looktwice.monitoring.familiarity import LEAST, AnswerKinds, kinds
 
 WORDS = ("bright", "dark", "new")
 
