@@ -34,7 +34,7 @@ AT_MOST = {
     "look": 52,
     "look, with a SQLite ledger": 58,
     "POST /v1/look": 48,
-    "fit": 59,
+    "fit": 57,
     "a look with an open model": 38,
 }
 """What `make check` allows, two more than was reached last; the goal of 24 is far."""
