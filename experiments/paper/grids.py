@@ -21,8 +21,8 @@ from looktwice.errors import DataError, ViewError
 from looktwice.images.image import Image
 from looktwice.views import GRIDS, Panel, Question, View
 from looktwice.views.base import Between, Pixels, register
-from looktwice.views.draws import words
 from looktwice.views.families import Affine, Elastic, Gaussian, Rotation
+from looktwice.views.rendering import words
 
 Reading = Literal["looktwice", "torchvision"]
 Settings = Mapping[str, Sequence[View]]

@@ -30,7 +30,7 @@ from looktwice.classifiers.chat.model import ChatClassifier
 from looktwice.classifiers.transport import Reply
 from looktwice.errors import PermanentError, TransientError
 from looktwice.model import AsyncModel
-from looktwice.views.phrasing import AS_DESCRIBED, Phrasing
+from looktwice.views.base import AS_DESCRIBED, Phrasing
 
 PAGE = (Path(__file__).parents[2] / "docs" / "chat-replies.md").read_text("utf-8")
 TOLD = {

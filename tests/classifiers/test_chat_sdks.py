@@ -31,7 +31,7 @@ from pydantic import TypeAdapter
 
 from looktwice.classifiers.chat import anthropic, gemini, openai, responses
 from looktwice.classifiers.chat.model import ChatClassifier
-from looktwice.views.phrasing import Phrasing
+from looktwice.views.base import Phrasing
 
 WHY = "the package of the vendor is not installed; see make test-servers"
 PHRASINGS = [Phrasing(), Phrasing(ranked=True), Phrasing(describe=True)]

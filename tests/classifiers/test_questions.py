@@ -27,7 +27,7 @@ from looktwice.errors import PermanentError, ViewError
 from looktwice.images.image import Image
 from looktwice.model import AsyncModel
 from looktwice.views import GENERAL, PROMPTED, Panel, Question, parse, questions, render
-from looktwice.views.phrasing import AS_DESCRIBED, LabelOrder, Phrasing
+from looktwice.views.base import AS_DESCRIBED, LabelOrder, Phrasing
 
 VENDORS = {"openai": openai, "responses": responses, "anthropic": anthropic, "gemini": gemini}
 ROUTES: dict[str, Callable[[], web.RouteTableDef]] = {

@@ -33,7 +33,7 @@ from looktwice.classifiers.chat.openai import connect as connect_openai
 from looktwice.classifiers.oip import OipClassifier, Tensor, connect as connect_oip
 from looktwice.classifiers.registry import connect, read_toml
 from looktwice.errors import ClassifierError, TransientError
-from looktwice.views.phrasing import AS_DESCRIBED
+from looktwice.views.base import AS_DESCRIBED
 
 HERE = Path(__file__).parents[1]
 HOME = HERE.parent / ".venv-servers"

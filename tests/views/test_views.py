@@ -48,7 +48,6 @@ from looktwice.views import (
     Worded,
     Zoom,
     base_question,
-    draws,
     parse,
     questions,
     register,
@@ -57,8 +56,7 @@ from looktwice.views import (
     renderer,
     rendering,
 )
-from looktwice.views.base import REGISTERED
-from looktwice.views.phrasing import AS_DESCRIBED
+from looktwice.views.base import AS_DESCRIBED, REGISTERED
 
 Pixels = NDArray[np.uint8]
 
@@ -264,7 +262,7 @@ def test_a_random_move_of_another_module_draws_each_question_its_own(registry: N
     image = noisy(20, 30)
     drawn = shown(image, *["jitter"] * 9, seed=1)
     assert len({pixels.tobytes() for pixels in drawn}) == 9
-    right = draws.uniforms(questions(image, Panel.parse("jitter*9"), 1), 0)[:, 0] - 0.5
+    right = rendering.uniforms(questions(image, Panel.parse("jitter*9"), 1), 0)[:, 0] - 0.5
     assert np.array_equal(drawn, shown(image, *[Shift(share, 0) for share in right]))
 
 
@@ -481,7 +479,7 @@ def test_seed_picture_and_view_each_change_the_draw(view: View) -> None:
     image = noisy(32, 32)
     assert not np.array_equal(shown(image, view, seed=0), shown(image, view, seed=1))
     words = [
-        draws.words([Question(digest, other, seed, 0)], part, 4).tobytes()
+        rendering.words([Question(digest, other, seed, 0)], part, 4).tobytes()
         for digest in ("a", "b")
         for other in (view, Rotation(29))
         for seed in (0, 1)
@@ -497,14 +495,14 @@ def test_fixed_views_look_the_same_under_every_seed() -> None:
 
 def test_the_two_random_parts_of_a_chain_are_drawn_apart() -> None:
     asked = [Question("a", parse("rotation:10+rotation:10"), 0, index) for index in range(200)]
-    one, other = draws.uniforms(asked, 0), draws.uniforms(asked, 1)
+    one, other = rendering.uniforms(asked, 0), rendering.uniforms(asked, 1)
     assert abs(np.corrcoef(one[:, 0], other[:, 0])[0, 1]) < 0.2
 
 
 def test_each_random_part_of_a_chain_shows_its_own_draw() -> None:
     image, view = noisy(32, 40), parse("rotation:40+tone:grey=1+rotation:40")
     asked = questions(image, Panel((view,)), 0)
-    first, last = (float(np.asarray(Rotation(40).motion(draws.uniforms(asked, part)).angle)[0]) for part in (0, 2))
+    first, last = (float(np.asarray(Rotation(40).motion(rendering.uniforms(asked, part)).angle)[0]) for part in (0, 2))
     assert abs(first - last) > 1
     assert np.array_equal(render(image, asked)[0], shown(image, Chain((Turn(first), Tone(grey=1), Turn(last))))[0])
 
@@ -525,8 +523,8 @@ def test_no_generator_of_the_process_is_touched() -> None:
 
 
 def test_chance_is_uniform_within_and_across_pictures() -> None:
-    within = draws.uniforms([Question("a" * 32, Rotation(30), 0, index) for index in range(5000)], 0)
-    across = np.concatenate([draws.uniforms([Question(f"{n:032x}", Rotation(30), 0, 0)], 0) for n in range(5000)])
+    within = rendering.uniforms([Question("a" * 32, Rotation(30), 0, index) for index in range(5000)], 0)
+    across = np.concatenate([rendering.uniforms([Question(f"{n:032x}", Rotation(30), 0, 0)], 0) for n in range(5000)])
     for column in (*within.T, *across.T):
         assert stats.kstest(column, "uniform").pvalue > 0.001
     for numbers in (within, across):
@@ -535,7 +533,7 @@ def test_chance_is_uniform_within_and_across_pictures() -> None:
 
 
 def test_draws_stay_within_their_limits_and_fill_them() -> None:
-    u = draws.uniforms([Question("b" * 32, Rotation(30), 1, index) for index in range(4000)], 0)
+    u = rendering.uniforms([Question("b" * 32, Rotation(30), 1, index) for index in range(4000)], 0)
     angle = np.asarray(Rotation(30).motion(u).angle)
     assert stats.kstest(angle, "uniform", (-30, 60)).pvalue > 0.001
     assert np.abs(angle).max() <= 30
@@ -721,7 +719,7 @@ def test_noise_stops_at_black_and_white() -> None:
 def test_elastic_views_agree_with_the_textbook(alpha: float, sigma: float) -> None:
     image, view = smooth(48, 60), Elastic(alpha, sigma)
     asked = questions(image, Panel((view,)), 0)
-    noise = draws.words(asked, 0, 48 * 60 // 2).view(np.int16).reshape(2, 48, 60) / 32768
+    noise = rendering.words(asked, 0, 48 * 60 // 2).view(np.int16).reshape(2, 48, 60) / 32768
     assert stats.kstest(noise.ravel(), "uniform", (-1, 2)).pvalue > 0.001
     dx, dy = (ndimage.gaussian_filter(field, sigma, mode="mirror", truncate=4) * alpha / 2 for field in noise)
     y, x = np.mgrid[0:48, 0:60].astype(float)

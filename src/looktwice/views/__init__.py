@@ -1,7 +1,19 @@
 """Augmentations and prompt variants, panels of them, and rendering."""
 
-from looktwice.views.base import CLASSIFIER_NAME, REGISTERED, Between, Floats, Pixels, Question, View, Worded, register
-from looktwice.views.composed import At, Base, Chain, classifier_of, drawn
+from looktwice.views.base import (
+    AS_DESCRIBED,
+    CLASSIFIER_NAME,
+    REGISTERED,
+    Between,
+    Floats,
+    LabelOrder,
+    Phrasing,
+    Pixels,
+    Question,
+    View,
+    Worded,
+    register,
+)
 from looktwice.views.families import (
     Affine,
     Again,
@@ -32,13 +44,17 @@ from looktwice.views.panels import (
     LADDERS,
     PROMPTED,
     SEVERITY,
+    At,
+    Base,
+    Chain,
     Panel,
     base_question,
+    classifier_of,
+    drawn,
     panel_of,
     parse,
     questions,
 )
-from looktwice.views.phrasing import AS_DESCRIBED, LabelOrder, Phrasing
 from looktwice.views.rendering import (
     LONGEST,
     RENDERER,

@@ -4,11 +4,14 @@ A view is a frozen value that describes a changed query. Its text is canonical: 
 form, and options only if they differ from their default, so the text can serve as a key.
 """
 
+from __future__ import annotations
+
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache, cached_property
+from hashlib import blake2b
 from math import isfinite
 from typing import ClassVar, NamedTuple, TypeVar, get_args, get_type_hints
 
@@ -16,7 +19,58 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.errors import ViewError
-from looktwice.views.phrasing import AS_DESCRIBED, Phrasing
+
+# The wording of a query ----------------------------------------------------------------------------------------------
+
+
+Item = TypeVar("Item")
+
+THIRDS = 3
+
+
+@dataclass(frozen=True)
+class LabelOrder:
+    """An order of the labels that is determined by the picture.
+
+    Numbers 1 to 3 share one shuffled list that is rotated by thirds, and so do 4 to 6: within such a group every label
+    is once in each third of the list, if their number is divisible by three.
+    """
+
+    digest: str
+    number: int
+    """1 or more."""
+
+    def permuted(self, labels: Sequence[Item]) -> tuple[Item, ...]:
+        """The labels in this order."""
+        group, turn = divmod(self.number - 1, THIRDS)
+        ranks = [
+            blake2b(f"{self.digest} {group} {place}".encode(), digest_size=16, person=b"looktwice order").digest()
+            for place in range(len(labels))
+        ]
+        shuffled = sorted(range(len(labels)), key=lambda place: ranks[place])
+        start = turn * len(labels) // THIRDS
+        return tuple(labels[place] for place in shuffled[start:] + shuffled[:start])
+
+
+@dataclass(frozen=True)
+class Phrasing:
+    """Changes of the prompt for one query; none by default."""
+
+    order: LabelOrder | None = None
+    wording: int = 0
+    """The paraphrase, from 1; 0 is the default prompt."""
+    ranked: bool = False
+    """Whether it asks for a ranked list of labels."""
+    describe: bool = False
+    """Whether it asks for a description of the picture before the label."""
+
+
+AS_DESCRIBED = Phrasing()
+"""The default wording."""
+
+
+# Views ---------------------------------------------------------------------------------------------------------------
+
 
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.float64]
@@ -69,7 +123,7 @@ class View(ABC):
             object.__setattr__(self, each.name, _checked(family, each, getattr(self, each.name)))
 
     @abstractmethod
-    def draw(self, part: int, questions: "Sequence[Question]", picture: Pixels, out: Pixels) -> None:
+    def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
         """Fills `out`, (n, height, width, 3), with the picture as each of the n questions shows it.
 
         `part` is the place of this view in a chain, or 0; `chance` gives each question and part its random numbers.
@@ -85,7 +139,7 @@ class View(ABC):
         """The adjective of the changed picture: "mirrored"."""
 
     @property
-    def parts(self) -> "tuple[View, ...]":
+    def parts(self) -> tuple[View, ...]:
         """The views that are drawn one after the other."""
         return (self,)
 
@@ -111,7 +165,7 @@ class Worded(View):
     def phrased(self, asked: Phrasing, digest: str) -> Phrasing:
         """The wording of the query about a picture."""
 
-    def draw(self, part: int, questions: "Sequence[Question]", picture: Pixels, out: Pixels) -> None:
+    def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
         out[:] = picture
 
 

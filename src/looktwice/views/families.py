@@ -9,9 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.views.base import Between, Floats, Pixels, Question, View, Worded, register
-from looktwice.views.draws import words
-from looktwice.views.phrasing import LabelOrder, Phrasing
+from looktwice.views.base import Between, Floats, LabelOrder, Phrasing, Pixels, Question, View, Worded, register
 from looktwice.views.rendering import (
     IN_PAIRS,
     LONGEST,
@@ -23,6 +21,7 @@ from looktwice.views.rendering import (
     Sampled,
     piece,
     read_through,
+    words,
 )
 
 # Random views ------------------------------------------------------------------------------------------------------
