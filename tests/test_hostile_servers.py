@@ -16,8 +16,8 @@ from support.workshop import run, write_pictures, write_profile
 
 from looktwice.decisions import verdict_files
 from looktwice.engine.ledger.maintenance import stats
+from looktwice.images.collection import read_truths
 from looktwice.images.image import encode_png
-from looktwice.images.truths import read_truths
 from looktwice.labelling.labels import Click, Labels
 
 

@@ -31,9 +31,8 @@ from uuid import uuid4
 
 import numpy as np
 
-from looktwice.images.collection import find
+from looktwice.images.collection import find, read_truths
 from looktwice.images.image import encode_png
-from looktwice.images.truths import read_truths
 from support import engines
 from support.faults import LABELS, Running, fault_server
 from support.serving import Client

@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 import pytest
 
-from looktwice.images.truths import read_truths
+from looktwice.images.collection import read_truths
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "label-elsewhere.md"
 VERDICTS = {"a.png": ("x", 0.25), "sub/a.png": ("y", 0.5), "sub/b.jpg": ("x", 0.75)}

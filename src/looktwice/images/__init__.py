@@ -2,6 +2,7 @@
 
 from looktwice.images.collection import (
     ENDINGS,
+    FILE_COLUMNS,
     PictureLike,
     PicturesLike,
     find,
@@ -9,6 +10,8 @@ from looktwice.images.collection import (
     labelled,
     many,
     one,
+    read_header,
+    read_truths,
     with_truths,
 )
 from looktwice.images.datasets import open_all_labelled
@@ -19,12 +22,12 @@ from looktwice.images.image import (
     PHOTO,
     SMALL,
     Image,
+    Picture,
+    Stamp,
     WorkingSize,
     data_url,
     encode_jpeg,
     encode_png,
     shrunk,
 )
-from looktwice.images.picture import Picture, Stamp
-from looktwice.images.truths import FILE_COLUMNS, read_header, read_truths
 from looktwice.images.video import FRAMES, frames, is_video_file

@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 
 from looktwice.errors import DataError, FitError, few, shown
 from looktwice.files import split_tags
-from looktwice.images.collection import find, labelled, of_several
-from looktwice.images.image import MAX_PIXELS, reading
+from looktwice.images.collection import COLUMN, find, labelled, of_several
+from looktwice.images.image import MAX_PIXELS, Picture, reading, repeated
 from looktwice.images.npz import Stack, named_truths
-from looktwice.images.picture import Picture, repeated
-from looktwice.images.truths import COLUMN
 
 T = TypeVar("T")
 Kind = Literal["label", "tags"]

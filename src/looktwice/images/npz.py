@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.errors import DataError, few, shown
-from looktwice.images.image import Image, WorkingSize, reading
-from looktwice.images.picture import Collection, Picture, Source, Stamp, repeated, stamp_of
+from looktwice.images.image import Collection, Image, Picture, Source, Stamp, WorkingSize, reading, repeated, stamp_of
 
 NPZ = "an .npz of plain arrays"
 MOST_BYTES = 2**32
