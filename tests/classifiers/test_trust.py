@@ -20,7 +20,7 @@ from support.errors import code_in, coded
 from support.workshop import call, write_pictures
 
 import looktwice as lt
-from looktwice.classifiers import trust
+from looktwice.classifiers import registry
 from looktwice.classifiers.registry import PROTOCOLS, connect, resolve
 from looktwice.classifiers.secrets import Secrets
 from looktwice.errors import UntrustedError
@@ -215,7 +215,7 @@ def test_fit_approves_what_it_was_given(data: Path) -> None:
 
 def approved(description: str) -> bool:
     try:
-        trust.checked(description, Path("profile.json"))
+        registry.trusted(description, Path("profile.json"))
     except UntrustedError:
         return False
     return True
@@ -226,7 +226,7 @@ def test_an_approval_is_of_what_is_sent_whatever_the_pace_and_the_reading(data: 
     text = 'connector = "http"\nurl = "https://api.example.com/{model}"\nvalues = { model = "birds" }\n'
     api.write_text(text)
     assert not approved("api.toml")
-    trust.approve(resolve("api.toml"))
+    registry.approve(resolve("api.toml"))
     assert approved("api.toml")
     api.write_text(text + 'concurrency = 2\ntimeout = 5.0\nlabel = "name"\nrename = { a = "b" }\n')
     assert approved("api.toml")
@@ -240,7 +240,7 @@ def test_an_approval_is_of_what_is_sent_whatever_the_pace_and_the_reading(data: 
 def test_the_same_words_in_another_folder_are_approved_anew(
     description: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trust.approve(resolve(description))
+    registry.approve(resolve(description))
     assert approved(description)
     monkeypatch.chdir(tmp_path)
     assert not approved(description)
@@ -249,7 +249,7 @@ def test_the_same_words_in_another_folder_are_approved_anew(
 def test_a_network_address_is_approved_wherever_the_profile_lies(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trust.approve(resolve("https://api.example.com/classify"))
+    registry.approve(resolve("https://api.example.com/classify"))
     monkeypatch.chdir(tmp_path)
     assert approved("https://api.example.com/classify")
 
@@ -275,7 +275,7 @@ def test_an_onnx_model_is_harmless_as_long_as_its_files_lie_beside_it(change: st
 )
 def test_a_description_on_a_network_drive_is_not_even_read(text: str, data: Path) -> None:
     with pytest.raises(UntrustedError, check=coded("classifier-untrusted")):
-        trust.checked(text, Path("profile.json"))
+        registry.trusted(text, Path("profile.json"))
 
 
 SHOWN = {
@@ -300,7 +300,7 @@ SHOWN = {
 
 @pytest.mark.parametrize(("text", "parts"), SHOWN.items())
 def test_a_reach_tells_programs_variables_and_hosts(text: str, parts: list[str], seen: list[str]) -> None:
-    told = "\n".join(trust.reach(resolve(text)).lines())
+    told = "\n".join(registry.reach(resolve(text)).lines())
     assert [part for part in parts if part not in told] == []
     assert seen == []
 
@@ -318,7 +318,7 @@ def test_where_approvals_can_be_neither_stored_nor_read_nothing_is_approved(data
     try:
         if root:
             os.seteuid(65534)
-        trust.remember("python:evilmod:f")
+        registry.remember("python:evilmod:f")
         assert not approved("python:evilmod:f")
     finally:
         if root:

@@ -16,7 +16,7 @@ import numpy as np
 from looktwice.calibration.calibrators import dump
 from looktwice.calibration.shares import Probit
 from looktwice.calibration.votes import Row
-from looktwice.classifiers import trust
+from looktwice.classifiers import registry
 from looktwice.classifiers.base import reading
 from looktwice.classifiers.registry import connect
 from looktwice.cli.app import main
@@ -64,7 +64,7 @@ def write_profile(path: Path, description: Path | str, panel: Panel = PANEL) -> 
         held_out=HeldOut(confidence=(0.9,), correct=(True,)),
     )
     profile.save(path)
-    trust.remember(str(description))
+    registry.remember(str(description))
     return profile
 
 

@@ -34,13 +34,14 @@ from looktwice.classifiers.registry import (
     Connected,
     Described,
     Source,
+    approve,
     checked,
     connect,
     describe,
+    reach,
     read_renames,
     read_toml,
     resolve,
 )
 from looktwice.classifiers.secrets import no_keys_needed
 from looktwice.classifiers.transport import Reply
-from looktwice.classifiers.trust import approve, reach

@@ -43,7 +43,7 @@ from looktwice.classifiers.base import (
     probabilities,
 )
 from looktwice.classifiers.preprocessing import Preprocessing
-from looktwice.classifiers.registry import described, folder_of, read_labels, read_toml
+from looktwice.classifiers.registry import described, folder_of, read_beside, read_labels
 from looktwice.errors import MissingExtra, PermanentError
 from looktwice.images import WorkingSize
 
@@ -155,20 +155,6 @@ def connect(address: str, settings: Settings) -> Classifier[Pixels]:
     description = described(OnnxDescription, {key: value for key, value in settings.items() if key != "connector"})
     folder = folder_of(settings)
     return OnnxClassifier(folder / description.model, description, folder)
-
-
-def read_beside(path: Path) -> Settings:
-    """The settings in the TOML file beside a model."""
-    beside = path.with_suffix(".toml")
-    if not path.exists():
-        raise PermanentError(f"there is no model file {str(path)!r}", code="description-missing")
-    if not beside.exists():
-        raise PermanentError(
-            f"{str(path)!r} needs {str(beside)!r} beside it, which says what the model does not: at least size = "
-            "[224, 224], the labels, and how pixels are scaled; docs/connectors.md shows one",
-            code="description-missing",
-        )
-    return {"model": path.name, **read_toml(beside), "folder": str(path.parent)}
 
 
 def _pool() -> ThreadPoolExecutor:

@@ -37,7 +37,6 @@ from looktwice.images.image import (
 )
 from looktwice.images.npz import array_names, is_npz, labelled_stack, stacked
 
-
 # Tables of truths ----------------------------------------------------------------------------------------------------
 
 

@@ -280,8 +280,8 @@ class Collection(Sequence[Picture]):
     @overload
     def __getitem__(self, place: int) -> Picture: ...
     @overload
-    def __getitem__(self, place: slice) -> "Collection": ...
-    def __getitem__(self, place: int | slice) -> "Picture | Collection":
+    def __getitem__(self, place: slice) -> Collection: ...
+    def __getitem__(self, place: int | slice) -> Picture | Collection:
         if isinstance(place, slice):
             return Collection(self._names[place], self._source)
         return Picture(self._names[place], None, self._source)

@@ -21,7 +21,6 @@ from looktwice.classifiers import (
     read_renames,
     registry,
     resolve,
-    trust,
 )
 from looktwice.decisions import LabelMap, Profile, propose
 from looktwice.engine import (
@@ -98,7 +97,7 @@ def named(given: Sequence[str] = ()) -> list[Connected]:
     """
     project = Project.here()
     sources: list[tuple[str | None, Described]] = [(None, resolve(text)) for text in given]
-    sources = sources or [(name, trust.checked(text, project.file)) for name, text in project.descriptions()]
+    sources = sources or [(name, registry.trusted(text, project.file)) for name, text in project.descriptions()]
     if not sources:
         raise LookTwiceError(
             f'no classifier is named; give -c, or write for example classifiers = ["my-api.toml"] into {FILE}',
@@ -126,7 +125,7 @@ def of_profile(profile: Profile, path: Path) -> list[Connected]:
     connected = []
     for name, text in profile.described():
         alone = next(iter(listed)) if not name and len(listed) == 1 else name
-        checked = trust.checked(listed[alone], project.file) if alone in listed else trust.checked(text, path)
+        checked = registry.trusted(listed[alone], project.file) if alone in listed else registry.trusted(text, path)
         called = alone or name_of(checked)
         rename = project.names(called) if called in project.rename else profile.label_maps.get(called)
         connected.append(connect(checked, name=called, rename=rename))
@@ -259,7 +258,7 @@ class Connection:
 
     def sends_to(self) -> tuple[str, ...]:
         """The addresses to which pictures go, as far as the descriptions tell."""
-        reached = (trust.reach(resolve(each.description)).sends for each in self.connected)
+        reached = (registry.reach(resolve(each.description)).sends for each in self.connected)
         return tuple(dict.fromkeys(address for sends in reached for address in sends))
 
     def typical_price(self) -> int:

@@ -13,7 +13,7 @@ from typing import Self, Unpack, cast
 import numpy as np
 
 from looktwice.calibration import risk
-from looktwice.classifiers import Pixels, trust
+from looktwice.classifiers import Pixels, registry
 from looktwice.decisions import (
     DecisionKeywords,
     DecisionOptions,
@@ -110,7 +110,7 @@ class AsyncModel(Learner):
         maps = {connected.name: dict(connected.rename) for connected in self.connected if connected.rename}
         self.fitted().model_copy(update={"label_maps": maps}).save(Path(path))
         for connected in self.connected:
-            trust.remember(connected.description)
+            registry.remember(connected.description)
 
     # Asking ----------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Projects: settings in `looktwice.toml` of the current folder or a parent, overridden by the environment.
 
 Reading it runs and connects nothing. It may be untrusted: its ledger and profile are in its own folder, and its
-classifiers pass `classifiers.trust`.
+classifiers pass `registry.trusted`.
 """
 
 from __future__ import annotations
