@@ -33,7 +33,8 @@ from pressed import server
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import Answer, Pixels
 from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.transport import HttpSettings, Transport
+from looktwice.classifiers.settings import HttpSettings
+from looktwice.classifiers.transport import Transport
 from looktwice.cli.app import COLLECT_AFTER
 from looktwice.engine.budget import Budget
 from looktwice.engine.channel import Channel

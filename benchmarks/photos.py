@@ -29,9 +29,9 @@ from goals import at_least, at_most, compare
 from local import SHARED, learned, score
 from numpy.typing import NDArray
 
-from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
+from looktwice.classifiers.settings import Encoding
 from looktwice.images.collection import Picture, find, labelled
 from looktwice.images.image import PHOTO, Image, encode_jpeg
 from looktwice.views import GENERAL, base_question, questions, render

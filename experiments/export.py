@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from looktwice.classifiers.preprocessing import Preprocessing
+from looktwice.classifiers.onnx import Preprocessing
 from looktwice.classifiers.registry import read_labels
 from looktwice.errors import DataError, LookTwiceError, PermanentError
 

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from experiments import script
 from experiments.collected import MODELS
 from experiments.writing import write
-from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
+from looktwice.classifiers.settings import Encoding
 from looktwice.images.image import Image, WorkingSize
 from looktwice.views import Panel, questions, render
 

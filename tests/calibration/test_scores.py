@@ -17,7 +17,7 @@ from looktwice.calibration import storage
 from looktwice.calibration.evidence import Scale, useless
 from looktwice.calibration.votes import UNLISTED, Evidence, LabelledVotes, Row, Votes
 from looktwice.classifiers.base import Answer, Names, merged, probabilities
-from looktwice.classifiers.chat.openai import connect as connect_openai
+from looktwice.classifiers.chat.vendors import Completions
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.python import PythonClassifier
 from looktwice.errors import DataError, PermanentError
@@ -202,7 +202,7 @@ async def test_a_chat_model_is_asked_for_a_ranking_if_its_description_says_so(an
 
     async with Replica().running(routes) as replica:
         settings = {"model": "m", "labels": ("cat", "dog", "ox"), "url": f"{replica.url}/v1", "answer": answer}
-        plain, ranking = connect_openai("", settings), connect_openai("", {**settings, "ranked": 3})
+        plain, ranking = Completions.connect("", settings), Completions.connect("", {**settings, "ranked": 3})
         (told,) = await ranking.label([ranking.prepare(pictures()[0])])
         await ranking.close()
         await plain.close()

@@ -40,8 +40,8 @@ from looktwice.classifiers.base import (
     answer_kind,
     reading,
 )
-from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.registry import Connect, connect
+from looktwice.classifiers.settings import Encoding
 from looktwice.errors import ClassifierError, ImageError, MissingExtra, PermanentError, QuotaError, TransientError
 
 ARN = "arn:aws:rekognition:eu-west-1:123456789012:project/fashion/version/fashion.1/1234567890123"

@@ -19,9 +19,8 @@ from hypothesis import given, strategies as st
 from support.errors import coded
 
 from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Settings
-from looktwice.classifiers.chat.anthropic import connect as connect_anthropic
-from looktwice.classifiers.chat.lexicon import Lexicon, word_of
-from looktwice.classifiers.chat.openai import connect as connect_openai, connect_http as connect_openai_http
+from looktwice.classifiers.chat.prompts import Lexicon, word_of
+from looktwice.classifiers.chat.vendors import Completions, Messages
 from looktwice.classifiers.registry import connect
 from looktwice.errors import ImageError, PermanentError, QuotaError, TransientError
 from looktwice.images.decode import decode
@@ -139,9 +138,9 @@ async def chat(
     async with Replica().running(routes) as replica:
         told: Settings = {"model": "fashion", "labels": model().labels, **settings}
         classifier = (
-            connect_openai("", {"url": f"{replica.url}/v1", **told})
+            Completions.connect("", {"url": f"{replica.url}/v1", **told})
             if dialect == "openai"
-            else connect_anthropic("", {"url": replica.url, **told})
+            else Messages.connect("", {"url": replica.url, **told})
         )
         try:
             yield classifier, replica
@@ -249,7 +248,7 @@ async def test_openai_is_asked_at_its_own_address_with_its_own_key(monkeypatch: 
     async with Replica().running(openai_routes()) as replica:
         monkeypatch.setenv("OPENAI_BASE_URL", f"{replica.url}/v1/")
         monkeypatch.setenv("OPENAI_API_KEY", "sk-mine")
-        classifier = connect_openai("", {"model": "fashion", "labels": model().labels})
+        classifier = Completions.connect("", {"model": "fashion", "labels": model().labels})
         await ask(classifier)
         await classifier.close()
         assert replica.asked[0].headers["authorization"] == "Bearer sk-mine"
@@ -281,19 +280,19 @@ def test_without_labels_a_description_is_asked_for(text: str) -> None:
 
 def test_an_address_without_a_model_is_refused() -> None:
     with pytest.raises(PermanentError, check=coded("description-invalid")):
-        connect_openai_http("//host/v1", {"labels": ["a", "b"]})
+        Completions.connect("http://host/v1", {"labels": ["a", "b"]})
 
 
 @pytest.mark.parametrize("url", ["https://me:hunter2@host/v1", "https://host/v1?key=hunter2"])
 def test_a_secret_in_the_address_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(PermanentError) as caught:
-        connect_openai("", {"url": url, "model": "m", "labels": ["a", "b"]})
+        Completions.connect("", {"url": url, "model": "m", "labels": ["a", "b"]})
     assert "hunter2" not in str(caught.value)
 
 
 def test_a_prompt_must_list_the_labels() -> None:
     with pytest.raises(PermanentError, check=coded("description-invalid")):
-        connect_openai("", {"url": "http://h", "model": "m", "labels": ["a", "b"], "prompt": "What is it?"})
+        Completions.connect("", {"url": "http://h", "model": "m", "labels": ["a", "b"], "prompt": "What is it?"})
 
 
 async def test_braces_and_quotes_in_labels_reach_the_model_as_they_are() -> None:
@@ -305,7 +304,7 @@ async def test_braces_and_quotes_in_labels_reach_the_model_as_they_are() -> None
 
 @pytest.mark.parametrize(("dialect", "side"), [("openai", 2048), ("anthropic", 1568)])
 def test_large_pictures_are_scaled_to_the_limit_before_they_are_paid_for(dialect: str, side: int) -> None:
-    connect_to = connect_openai if dialect == "openai" else connect_anthropic
+    connect_to = Completions.connect if dialect == "openai" else Messages.connect
     classifier = connect_to("", {"url": "http://h", "model": "m", "labels": ["a", "b"]})
     body = json.loads(classifier.prepare(np.zeros((1000, 3000, 3), np.uint8)).body)
     part = body["messages"][0]["content"][0]
@@ -318,12 +317,12 @@ def test_a_changed_encoding_keeps_the_limits_of_the_api() -> None:
     settings = {"url": "http://h", "model": "m", "labels": ["a", "b"], "encoding": {"format": "png", "max_side": 4000}}
     noise = np.random.default_rng(0).integers(0, 256, (1200, 1200, 3), np.uint8)
     with pytest.raises(ImageError, check=coded("image-unfit")):
-        connect_anthropic("", settings).prepare(noise)
-    assert len(connect_openai("", settings).prepare(noise).body) > 5 << 20
+        Messages.connect("", settings).prepare(noise)
+    assert len(Completions.connect("", settings).prepare(noise).body) > 5 << 20
 
 
 def test_the_price_of_a_question_is_told() -> None:
-    classifier = connect_openai("", {"url": "http://h", "model": "m", "labels": ["a", "b"], "price": "0.0004"})
+    classifier = Completions.connect("", {"url": "http://h", "model": "m", "labels": ["a", "b"], "price": "0.0004"})
     assert classifier.limits.price_micros == 400
 
 

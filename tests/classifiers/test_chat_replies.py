@@ -24,9 +24,9 @@ from conformance.replica import Replica, pictures
 from hypothesis import given, strategies as st
 from support.errors import coded
 
-from looktwice.classifiers.chat import anthropic, gemini, openai, responses
-from looktwice.classifiers.chat.lexicon import Lexicon, Missing, Token, probability_of, word_of
-from looktwice.classifiers.chat.model import ChatClassifier
+from looktwice.classifiers.chat.model import ChatClassifier, ChatModel
+from looktwice.classifiers.chat.prompts import Lexicon, Missing, Token, probability_of, word_of
+from looktwice.classifiers.chat.vendors import Completions, Gemini, Messages, Responses
 from looktwice.classifiers.transport import Reply
 from looktwice.errors import PermanentError, TransientError
 from looktwice.model import AsyncModel
@@ -39,7 +39,12 @@ TOLD = {
     "labels": ["cat", "dog", "T-shirt/top", "7"],
     "synonyms": {"dog": ["puppy"], "T-shirt/top": ["tee"]},
 }
-VENDORS = {"openai": openai, "responses": responses, "anthropic": anthropic, "gemini": gemini}
+VENDORS: dict[str, type[ChatModel]] = {
+    "openai": Completions,
+    "responses": Responses,
+    "anthropic": Messages,
+    "gemini": Gemini,
+}
 Said = Callable[[str], Mapping[str, object]]
 WHOLE: dict[str, Said] = {
     "openai": openai_reply,
@@ -198,9 +203,9 @@ def test_a_label_is_as_probable_as_the_tokens_that_write_it(
 @pytest.mark.parametrize(
     ("connect", "settings"),
     [
-        (anthropic.connect, {}),
-        (openai.connect, {"ranked": 5}),
-        (openai.connect, {"answer": "tool"}),
+        (Messages.connect, {}),
+        (Completions.connect, {"ranked": 5}),
+        (Completions.connect, {"answer": "tool"}),
     ],
 )
 def test_token_probabilities_are_refused_where_there_are_none(

@@ -29,8 +29,9 @@ from conformance.chat_replica import (
 from conformance.replica import Replica, labels_of, model, pictures
 from pydantic import TypeAdapter
 
-from looktwice.classifiers.chat import anthropic, gemini, openai, responses
+from looktwice.classifiers.chat import vendors
 from looktwice.classifiers.chat.model import ChatClassifier
+from looktwice.classifiers.chat.vendors import Completions, Gemini, Messages, Responses
 from looktwice.views.base import Phrasing
 
 WHY = "the package of the vendor is not installed; see make test-servers"
@@ -74,7 +75,7 @@ OPENAI: list[Mapping[str, object]] = [
 @pytest.mark.parametrize("settings", OPENAI)
 def test_openai_knows_every_field_of_a_completion_request(settings: Mapping[str, object]) -> None:
     types = pytest.importorskip("openai.types.chat", reason=WHY)
-    body = body_of(openai.connect("", told("http://h/v1", **settings)))
+    body = body_of(Completions.connect("", told("http://h/v1", **settings)))
     assert set(body) <= set(types.completion_create_params.CompletionCreateParamsBase.__annotations__)
     for part in body["messages"][0]["content"]:
         picture = part["type"] == "image_url"
@@ -94,7 +95,7 @@ def test_openai_knows_every_field_of_a_completion_request(settings: Mapping[str,
 async def test_the_openai_client_sends_and_reads_what_we_do(phrasing: Phrasing) -> None:
     sdk = pytest.importorskip("openai", reason=WHY)
     async with Replica().running(openai_routes()) as replica:
-        ours = body_of(openai.connect("", told(f"{replica.url}/v1")), phrasing)
+        ours = body_of(Completions.connect("", told(f"{replica.url}/v1")), phrasing)
         async with sdk.AsyncOpenAI(base_url=f"{replica.url}/v1", api_key="k", max_retries=0) as client:
             reply = await client.chat.completions.create(**ours)
         assert await replica.asked[0].json() == ours
@@ -107,7 +108,7 @@ async def test_the_openai_client_sends_and_reads_what_we_do(phrasing: Phrasing) 
 )
 def test_openai_knows_every_field_of_a_response_request(settings: Mapping[str, object]) -> None:
     types = pytest.importorskip("openai.types.responses", reason=WHY)
-    body = body_of(responses.connect("", told("http://h/v1", **settings)))
+    body = body_of(Responses.connect("", told("http://h/v1", **settings)))
     assert set(body) <= set(types.response_create_params.ResponseCreateParamsBase.__annotations__)
     picture, text = body["input"][0]["content"]
     known(types.ResponseInputImageParam, picture)
@@ -122,7 +123,7 @@ def test_openai_knows_every_field_of_a_response_request(settings: Mapping[str, o
 async def test_the_openai_client_sends_and_reads_our_responses(phrasing: Phrasing) -> None:
     sdk = pytest.importorskip("openai", reason=WHY)
     async with Replica().running(responses_routes()) as replica:
-        ours = body_of(responses.connect("", told(f"{replica.url}/v1")), phrasing)
+        ours = body_of(Responses.connect("", told(f"{replica.url}/v1")), phrasing)
         async with sdk.AsyncOpenAI(base_url=f"{replica.url}/v1", api_key="k", max_retries=0) as client:
             reply = await client.responses.create(**ours)
         assert await replica.asked[0].json() == ours
@@ -161,7 +162,7 @@ async def test_anthropic_knows_every_field_of_a_request(settings: Mapping[str, o
     sdk = pytest.importorskip("anthropic", reason=WHY)
     types = sdk.types
     async with Replica().running(anthropic_routes()) as replica:
-        classifier = anthropic.connect("", told(replica.url, **settings))
+        classifier = Messages.connect("", told(replica.url, **settings))
         await classifier.label([classifier.prepare(pictures()[0])])
         await classifier.close()
         body, headers = await replica.asked[0].json(), replica.asked[0].headers
@@ -181,7 +182,7 @@ async def test_anthropic_knows_every_field_of_a_request(settings: Mapping[str, o
 async def test_the_anthropic_client_sends_and_reads_what_we_do(phrasing: Phrasing) -> None:
     sdk = pytest.importorskip("anthropic", reason=WHY)
     async with Replica().running(anthropic_routes()) as replica:
-        ours = body_of(anthropic.connect("", told(replica.url)), phrasing)
+        ours = body_of(Messages.connect("", told(replica.url)), phrasing)
         async with sdk.AsyncAnthropic(base_url=replica.url, api_key="k", max_retries=0) as client:
             reply = await client.messages.create(**ours)
         assert await replica.asked[0].json() == ours
@@ -214,7 +215,7 @@ async def test_the_gemini_client_sends_and_reads_what_we_do(settings: Mapping[st
     genai = pytest.importorskip("google.genai", reason=WHY)
     types = genai.types
     async with Replica().running(gemini_routes()) as replica:
-        ours = body_of(gemini.connect("", told(replica.url, **settings)), phrasing)
+        ours = body_of(Gemini.connect("", told(replica.url, **settings)), phrasing)
         picture, text = ours["contents"][0]["parts"]
         file = base64.b64decode(picture["inlineData"]["data"], validate=True)
         parts = [types.Part.from_bytes(data=file, mime_type="image/png"), types.Part.from_text(text=text["text"])]
@@ -248,4 +249,4 @@ def test_gemini_knows_the_replies_of_the_replica() -> None:
 
 def test_gemini_has_no_reason_to_end_an_answer_that_we_take_for_a_whole_one() -> None:
     types = pytest.importorskip("google.genai.types", reason=WHY)
-    assert {*gemini.BLOCKS} <= {str(reason.value) for reason in types.FinishReason}
+    assert {*vendors.GEMINI_BLOCKS} <= {str(reason.value) for reason in types.FinishReason}

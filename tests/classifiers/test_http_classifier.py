@@ -33,11 +33,11 @@ from looktwice.classifiers.base import (
     reading,
     tags,
 )
-from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.http import connect as connect_http, preset, presets
 from looktwice.classifiers.registry import connect
 from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.waits import retry_after
+from looktwice.classifiers.settings import Encoding
+from looktwice.classifiers.transport import retry_after
 from looktwice.errors import ClassifierError, ImageError, PermanentError, QuotaError, TransientError
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (4, 6, 3), np.uint8)

@@ -20,7 +20,7 @@ from support.workshop import run
 from looktwice import Model
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import NO_LABEL, AnyClassifier, Names, as_word, names_of, position_word
-from looktwice.classifiers.chat import openai
+from looktwice.classifiers.chat.vendors import Completions
 from looktwice.classifiers.registry import connect, read_labels
 from looktwice.decisions.profile import Profile
 from looktwice.errors import PermanentError, ProfileError
@@ -145,7 +145,7 @@ async def test_a_chat_model_gets_more_synonyms_for_nothing() -> None:
 
         def chatting(**changes: object) -> AnyClassifier:
             told = {"url": f"{replica.url}/v1", "model": "m", "labels": ["Bag", "Shirt"]}
-            return openai.connect("", {**told, **changes})
+            return Completions.connect("", {**told, **changes})
 
         one, two = chatting(), chatting(synonyms={"Bag": ["a handbag"]})
         (heard,) = await one.label([one.prepare(pictures()[0])])

@@ -19,9 +19,9 @@ from scipy import stats
 from support.errors import coded
 
 from looktwice.classifiers.base import Settings
-from looktwice.classifiers.chat import anthropic, gemini, openai, responses
-from looktwice.classifiers.chat.model import Asked, ChatClassifier
+from looktwice.classifiers.chat.model import Asked, ChatClassifier, ChatModel
 from looktwice.classifiers.chat.prompts import usual_wordings
+from looktwice.classifiers.chat.vendors import Completions, Gemini, Messages, Responses
 from looktwice.engine.query import askable
 from looktwice.errors import PermanentError, ViewError
 from looktwice.images.image import Image
@@ -29,7 +29,12 @@ from looktwice.model import AsyncModel
 from looktwice.views import GENERAL, PROMPTED, Panel, Question, parse, questions, render
 from looktwice.views.base import AS_DESCRIBED, LabelOrder, Phrasing
 
-VENDORS = {"openai": openai, "responses": responses, "anthropic": anthropic, "gemini": gemini}
+VENDORS: dict[str, type[ChatModel]] = {
+    "openai": Completions,
+    "responses": Responses,
+    "anthropic": Messages,
+    "gemini": Gemini,
+}
 ROUTES: dict[str, Callable[[], web.RouteTableDef]] = {
     "openai": openai_routes,
     "responses": responses_routes,
@@ -271,7 +276,7 @@ def test_a_label_list_that_a_schema_cannot_hold_is_left_to_the_words(monkeypatch
     monkeypatch.setenv("OPENAI_API_KEY", "k-0123456789")
     labels = [f"class number {n}, with a long name" for n in range(1000)]
     for settings, listed in (({}, False), ({"enumeration": True}, True), ({"url": "http://h/v1"}, True)):
-        classifier = openai.connect("", {"model": "m", "labels": labels, **settings})
+        classifier = Completions.connect("", {"model": "m", "labels": labels, **settings})
         body = json.loads(classifier.prepare(pictures()[0]).body)
         assert ("enum" in json.dumps(body["response_format"])) == listed
         assert labels[7] in body["messages"][0]["content"][1]["text"]

@@ -29,7 +29,7 @@ from conformance.replica import DEMO, labels_of, meant, model, pictures
 
 from looktwice.classifiers.base import Answer, AnyClassifier
 from looktwice.classifiers.chat.model import Asked
-from looktwice.classifiers.chat.openai import connect as connect_openai
+from looktwice.classifiers.chat.vendors import Completions
 from looktwice.classifiers.oip import OipClassifier, Tensor, connect as connect_oip
 from looktwice.classifiers.registry import connect, read_toml
 from looktwice.errors import ClassifierError, TransientError
@@ -127,7 +127,7 @@ class Way(NamedTuple):
 
     def connect(self, host: str) -> AnyClassifier:
         if self.chat:
-            return connect_openai("", {"url": f"http://{host}/v1", "model": "fashion", **self.chat})
+            return Completions.connect("", {"url": f"http://{host}/v1", "model": "fashion", **self.chat})
         if self.preset:
             return connect(f"preset:{self.preset.format(host=host)}")
         return connect_oip("", {"url": f"http://{host}/fashion", **self.settings})

@@ -33,7 +33,7 @@ from support.workshop import run, write_pictures
 from looktwice import Model
 from looktwice.classifiers import aws, command as program, http, oip
 from looktwice.classifiers.base import AnyClassifier
-from looktwice.classifiers.chat import anthropic, openai
+from looktwice.classifiers.chat.vendors import Completions, Messages
 from looktwice.classifiers.registry import connect as connect_any
 from looktwice.classifiers.secrets import LEAST, MASK, Secrets
 from looktwice.errors import ClassifierError, LookTwiceError, PermanentError
@@ -143,11 +143,11 @@ def _oip(url: str) -> AnyClassifier:
 
 
 def _openai(url: str) -> AnyClassifier:
-    return openai.connect("", {"url": f"{url}/v1", "key": VARIABLE, "model": "m", "labels": ["cat", "dog"]})
+    return Completions.connect("", {"url": f"{url}/v1", "key": VARIABLE, "model": "m", "labels": ["cat", "dog"]})
 
 
 def _anthropic(url: str) -> AnyClassifier:
-    return anthropic.connect("", {"url": url, "key": VARIABLE, "model": "m", "labels": ["cat", "dog"]})
+    return Messages.connect("", {"url": url, "key": VARIABLE, "model": "m", "labels": ["cat", "dog"]})
 
 
 def _tensor(said: str) -> object:

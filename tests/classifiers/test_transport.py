@@ -30,7 +30,8 @@ from looktwice.classifiers import transport as transports
 from looktwice.classifiers.command import connect as connect_command
 from looktwice.classifiers.http import connect
 from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.transport import Endpoint, HttpSettings, Reply, Transport
+from looktwice.classifiers.settings import HttpSettings
+from looktwice.classifiers.transport import Endpoint, Reply, Transport
 from looktwice.engine.budget import Budget
 from looktwice.engine.check import examine
 from looktwice.engine.engine import QueryEngine

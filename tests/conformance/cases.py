@@ -16,17 +16,14 @@ from conformance.chat_replica import anthropic_routes, gemini_routes, openai_rou
 from conformance.oip_replica import Served, oip_routes
 from conformance.replica import DEMO, labels_of, logits_of_file, model, shares_of
 from looktwice.classifiers.base import AnyClassifier, Pixels
-from looktwice.classifiers.chat.anthropic import connect as connect_anthropic
-from looktwice.classifiers.chat.gemini import connect as connect_gemini
-from looktwice.classifiers.chat.openai import connect as connect_openai
-from looktwice.classifiers.chat.responses import connect as connect_responses
+from looktwice.classifiers.chat.vendors import Completions, Gemini, Messages, Responses
 from looktwice.classifiers.command import connect as connect_command
-from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.http import connect as connect_http
 from looktwice.classifiers.oip import connect as connect_oip
 from looktwice.classifiers.onnx import connect as connect_onnx
 from looktwice.classifiers.python import PythonClassifier, batched
 from looktwice.classifiers.registry import read_toml
+from looktwice.classifiers.settings import Encoding
 
 KEY = "CONFORMANCE_KEY"
 """The environment variable that served cases read their key from."""
@@ -202,22 +199,22 @@ def _oip_binary(url: str, changes: Changes) -> AnyClassifier:
 
 def _openai(url: str, changes: Changes) -> AnyClassifier:
     settings = {"url": f"{url}/v1", "key": KEY, "model": "fashion", "labels": model().labels}
-    return connect_openai("", {**settings, **changes})
+    return Completions.connect("", {**settings, **changes})
 
 
 def _anthropic(url: str, changes: Changes) -> AnyClassifier:
     settings = {"url": url, "key": KEY, "model": "fashion", "labels": model().labels}
-    return connect_anthropic("", {**settings, **changes})
+    return Messages.connect("", {**settings, **changes})
 
 
 def _responses(url: str, changes: Changes) -> AnyClassifier:
     settings = {"url": f"{url}/v1", "key": KEY, "model": "fashion", "labels": model().labels}
-    return connect_responses("", {**settings, **changes})
+    return Responses.connect("", {**settings, **changes})
 
 
 def _gemini(url: str, changes: Changes) -> AnyClassifier:
     settings = {"url": url, "key": KEY, "model": "fashion", "labels": model().labels}
-    return connect_gemini("", {**settings, **changes})
+    return Gemini.connect("", {**settings, **changes})
 
 
 CHAT: tuple[Changes, ...] = (

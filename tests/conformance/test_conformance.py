@@ -17,7 +17,7 @@ from support.errors import coded
 from conformance.cases import CASES, KEY, Case, Gives
 from conformance.replica import ECHO, FAULTS, HANG, Fault, Replica, meant, pictures, shares_of
 from looktwice.classifiers.base import MOST_OPTIONS, AnyClassifier, reading
-from looktwice.classifiers.encoding import Encoding
+from looktwice.classifiers.settings import Encoding
 from looktwice.errors import PermanentError, TransientError
 from looktwice.model import AsyncModel
 

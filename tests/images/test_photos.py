@@ -28,11 +28,10 @@ from support.workshop import run, write_profile
 from looktwice import Model
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import AnyClassifier, Limits, Settings
-from looktwice.classifiers.chat.anthropic import connect as connect_anthropic
-from looktwice.classifiers.chat.openai import connect as connect_openai
-from looktwice.classifiers.encoding import Encoding
-from looktwice.classifiers.preprocessing import Preprocessing
+from looktwice.classifiers.chat.vendors import Completions, Messages
+from looktwice.classifiers.onnx import Preprocessing
 from looktwice.classifiers.registry import connect
+from looktwice.classifiers.settings import Encoding
 from looktwice.engine.ledger.schema import joined, keys
 from looktwice.engine.query import Progress, Unscored
 from looktwice.errors import ImageError, PermanentError
@@ -95,9 +94,9 @@ def test_a_classifier_says_how_large_a_picture_it_can_use(tmp_path: Path, monkey
     assert Preprocessing(crop=0.875).usable_size((224, 224)) == WorkingSize(short=384)
     assert connect(str(DEMO / "fashion.toml")).limits.working_size == WorkingSize(short=42)
     assert connect(lambda picture: "ant").limits.working_size == PHOTO
-    assert connect_openai("", chat).limits.working_size == WorkingSize(2048, 768)
-    assert connect_openai("", {**chat, "detail": "low"}).limits.working_size == WorkingSize(512)
-    assert connect_anthropic("", chat).limits.working_size == WorkingSize(1568)
+    assert Completions.connect("", chat).limits.working_size == WorkingSize(2048, 768)
+    assert Completions.connect("", {**chat, "detail": "low"}).limits.working_size == WorkingSize(512)
+    assert Messages.connect("", chat).limits.working_size == WorkingSize(1568)
     lines = ['connector = "http"', 'url = "http://localhost/x"', 'label = "label"']
     for more, size in (
         ("", PHOTO),
@@ -357,7 +356,7 @@ async def test_without_a_format_large_pictures_go_as_jpeg(tmp_path: Path, side: 
             assert f"image/{expected}" in f"{header} {sent[:300]!r}", body
 
 
-@pytest.mark.parametrize("connect_to", [connect_openai, connect_anthropic])
+@pytest.mark.parametrize("connect_to", [Completions.connect, Messages.connect])
 def test_a_chat_model_is_told_what_kind_of_file_it_gets(
     monkeypatch: pytest.MonkeyPatch, connect_to: Callable[[str, Settings], AnyClassifier]
 ) -> None:
@@ -380,8 +379,8 @@ def test_a_default_format_changes_no_fingerprint(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("KEY", "k-0123456789")
     chat = {"model": "m", "labels": ["ant", "bee"], "key": "KEY"}
     assert connect("https://api.example.com/classify").fingerprint == "http:754bb8add1ee3d62e7ecd329"
-    assert connect_openai("", chat).fingerprint == "chat:bfc5f74798abbfe859e8933b"
-    assert connect_anthropic("", chat).fingerprint == "chat:ca0dbbbf95bcdf3b26f0828e"
+    assert Completions.connect("", chat).fingerprint == "chat:bfc5f74798abbfe859e8933b"
+    assert Messages.connect("", chat).fingerprint == "chat:ca0dbbbf95bcdf3b26f0828e"
     assert Encoding().parts() == Encoding(quality=80).parts() == Encoding(format="png").parts()
 
 

@@ -39,7 +39,8 @@ from looktwice.classifiers.http import presets
 from looktwice.classifiers.oip import OipClassifier
 from looktwice.classifiers.registry import connect, read_labels
 from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.transport import Endpoint, HttpSettings, Reply, Transport
+from looktwice.classifiers.settings import HttpSettings
+from looktwice.classifiers.transport import Endpoint, Reply, Transport
 from looktwice.decisions.collecting import Collected
 from looktwice.decisions.fitting import learn
 from looktwice.decisions.judging import judge

@@ -17,8 +17,7 @@ pytest.importorskip("onnxruntime", reason="what was exported is run with onnxrun
 
 from experiments import export as exporting
 from experiments.export import export, load
-from looktwice.classifiers.onnx import OnnxClassifier
-from looktwice.classifiers.preprocessing import Preprocessing
+from looktwice.classifiers.onnx import OnnxClassifier, Preprocessing
 from looktwice.classifiers.registry import connect
 from looktwice.errors import DataError, PermanentError
 from looktwice.transfer.onnx_features import open_onnx

@@ -26,7 +26,7 @@ from looktwice.classifiers.base import (
 )
 from looktwice.classifiers.chat.batching import Fate, Line, Sought
 from looktwice.classifiers.chat.model import Asked, ChatClassifier
-from looktwice.classifiers.preprocessing import Preprocessing
+from looktwice.classifiers.onnx import Preprocessing
 from looktwice.classifiers.prices import Tariff, example, read_table, tokens_of
 from looktwice.classifiers.python import batched, returns_tags
 from looktwice.classifiers.registry import (

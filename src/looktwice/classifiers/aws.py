@@ -38,12 +38,11 @@ from pydantic import Field, field_validator, model_validator
 from yarl import URL
 
 from looktwice.classifiers.base import NO_LABEL, Answer, AnswerKind, Classifier, Names, Pixels, Settings, fingerprint
-from looktwice.classifiers.encoding import Encoding, kind_of
 from looktwice.classifiers.registry import described, folder_of, read_labels
 from looktwice.classifiers.replies import NAMING, READING, Garbled, Paths, Reader
 from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.transport import HttpSettings
-from looktwice.classifiers.waits import retry_after
+from looktwice.classifiers.settings import Encoding, HttpSettings, kind_of
+from looktwice.classifiers.transport import retry_after
 from looktwice.errors import ClassifierError, MissingExtra, PermanentError, QuotaError, TransientError
 from looktwice.images import PHOTO
 

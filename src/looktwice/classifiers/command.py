@@ -48,10 +48,9 @@ from looktwice.classifiers.base import (
     Settings,
     fingerprint,
 )
-from looktwice.classifiers.encoding import Encoding, kind_of
 from looktwice.classifiers.registry import described, folder_of
 from looktwice.classifiers.secrets import LEAST, Secrets, is_secret, refuse_literals
-from looktwice.classifiers.transport import DAY, Price
+from looktwice.classifiers.settings import DAY, Encoding, Price, kind_of
 from looktwice.errors import ClassifierError, PermanentError, TransientError, require_posix
 from looktwice.images import WorkingSize
 

@@ -33,12 +33,12 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, m
 from yarl import URL
 
 from looktwice.classifiers.base import Answer, Classifier, Limits, Names, Pixels, Settings, fingerprint
-from looktwice.classifiers.encoding import Encoding, form, kind_of
-from looktwice.classifiers.preprocessing import Preprocessing
+from looktwice.classifiers.onnx import Preprocessing
 from looktwice.classifiers.registry import described, folder_of, read_labels
 from looktwice.classifiers.replies import NAMING, READING, Garbled, Paths, Reader
 from looktwice.classifiers.secrets import Secrets, refuse_literals
-from looktwice.classifiers.transport import HttpSettings, Reply, Transport
+from looktwice.classifiers.settings import Encoding, HttpSettings, form, kind_of
+from looktwice.classifiers.transport import Reply, Transport
 from looktwice.errors import PermanentError
 
 PICTURE_NAMES = ("image_base64", "image_data_url", "width", "height", "pixels")
@@ -194,12 +194,7 @@ class HttpClassifier:
 
 def connect(address: str, settings: Settings) -> Classifier[bytes]:
     """`http://host/path`, which takes a PNG and replies with {"label": …}, or the settings of a TOML file."""
-    return _connect({"url": f"http:{address}", **settings} if address else settings)
-
-
-def connect_tls(address: str, settings: Settings) -> Classifier[bytes]:
-    """`https://host/path`, which takes a PNG and replies with {"label": …}."""
-    return _connect({"url": f"https:{address}", **settings} if address else settings)
+    return _connect({"url": address, **settings} if address else settings)
 
 
 def connect_preset(address: str, settings: Settings) -> Classifier[bytes]:

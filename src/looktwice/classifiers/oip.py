@@ -44,13 +44,13 @@ from looktwice.classifiers.base import (
     Settings,
     fingerprint,
 )
-from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.oip_replies import HEADER_LENGTH, NUMBERS, Model, Reading
-from looktwice.classifiers.preprocessing import Preprocessing
+from looktwice.classifiers.onnx import Preprocessing
 from looktwice.classifiers.registry import described, folder_of, read_labels
 from looktwice.classifiers.replies import Garbled
 from looktwice.classifiers.secrets import Secrets, refuse_literals
-from looktwice.classifiers.transport import HttpSettings, Transport
+from looktwice.classifiers.settings import Encoding, HttpSettings
+from looktwice.classifiers.transport import Transport
 from looktwice.errors import PermanentError
 
 PICTURES = ("FP16", "FP32", "FP64", "UINT8", "BYTES")
@@ -217,16 +217,7 @@ class OipClassifier:
 
 def connect(address: str, settings: Settings) -> Classifier[Tensor]:
     """`oip+http://host/model`, or the settings of a TOML file."""
-    return _connect({"url": f"http:{address}", **settings} if address else settings)
-
-
-def connect_tls(address: str, settings: Settings) -> Classifier[Tensor]:
-    """`oip+https://host/model`."""
-    return _connect({"url": f"https:{address}", **settings} if address else settings)
-
-
-def _connect(settings: Settings) -> OipClassifier:
-    description = described(OipDescription, settings)
+    description = described(OipDescription, {"url": address, **settings} if address else settings)
     labels = description.labels
     return OipClassifier(description, read_labels(labels, folder_of(settings)) if isinstance(labels, str) else labels)
 

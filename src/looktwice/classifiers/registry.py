@@ -24,6 +24,7 @@ from decimal import Decimal
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
+from operator import attrgetter
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qsl
@@ -39,19 +40,19 @@ if TYPE_CHECKING:
     from looktwice.classifiers.chat.model import ChatModel
 
 PROTOCOLS = {
-    "anthropic": "looktwice.classifiers.chat.anthropic:connect",
+    "anthropic": "looktwice.classifiers.chat.vendors:Messages.connect",
     "command": "looktwice.classifiers.command:connect",
-    "gemini": "looktwice.classifiers.chat.gemini:connect",
+    "gemini": "looktwice.classifiers.chat.vendors:Gemini.connect",
     "http": "looktwice.classifiers.http:connect",
-    "https": "looktwice.classifiers.http:connect_tls",
+    "https": "looktwice.classifiers.http:connect",
     "oip": "looktwice.classifiers.oip:connect",
     "oip+http": "looktwice.classifiers.oip:connect",
-    "oip+https": "looktwice.classifiers.oip:connect_tls",
+    "oip+https": "looktwice.classifiers.oip:connect",
     "onnx": "looktwice.classifiers.onnx:connect",
-    "openai": "looktwice.classifiers.chat.openai:connect",
-    "openai+http": "looktwice.classifiers.chat.openai:connect_http",
-    "openai+https": "looktwice.classifiers.chat.openai:connect_https",
-    "openai-responses": "looktwice.classifiers.chat.responses:connect",
+    "openai": "looktwice.classifiers.chat.vendors:Completions.connect",
+    "openai+http": "looktwice.classifiers.chat.vendors:Completions.connect",
+    "openai+https": "looktwice.classifiers.chat.vendors:Completions.connect",
+    "openai-responses": "looktwice.classifiers.chat.vendors:Responses.connect",
     "preset": "looktwice.classifiers.http:connect_preset",
     "python": "looktwice.classifiers.python:connect",
     "rekognition": "looktwice.classifiers.aws:connect_rekognition",
@@ -171,6 +172,8 @@ def resolve(text: str) -> Described:
             f"{text!r} does not describe a classifier; write for example onnx:model.onnx, "
             "python:module:function, or the name of a .toml file"
         )
+    if scheme.endswith(("http", "https")):  # `oip+http://host/model` is at `http://host/model`
+        address = f"{scheme.rpartition('+')[2]}:{address}"
     return Described(text, scheme, address, {})
 
 
@@ -187,7 +190,7 @@ def _from_file(text: str) -> Described:
 def _protocol(scheme: str) -> Connect:
     if scheme in PROTOCOLS:
         module, _, name = PROTOCOLS[scheme].partition(":")
-        function: Connect = getattr(import_module(module), name)
+        function: Connect = attrgetter(name)(import_module(module))
         return function
     others = {point.name: point for point in entry_points(group="looktwice.classifiers")}
     if scheme in others:
@@ -363,8 +366,8 @@ def reach(described: Described) -> Reach:
     if scheme in ("rekognition", "sagemaker"):
         url = url or f"{scheme} of AWS in {settings.get('region') or 'the region in AWS_REGION'}"
         variables.append("AWS_… (credentials)")
-    elif not url and scheme != "http":
-        vendor = _vendor(scheme)
+    elif not url and "chat" in PROTOCOLS[scheme]:
+        vendor: type[ChatModel] = _protocol(scheme).__self__  # type: ignore[attr-defined]  # a method of its class
         url = f"{vendor.usual_url} (or the address in {vendor.url_variable})"
         variables += [vendor.url_variable, *([] if "key" in settings else [vendor.key_variable])]
     return Reach((), tuple(dict.fromkeys(variables)), (str(url),), outside)
@@ -381,7 +384,7 @@ def _with_address(described: Described) -> Settings:
     if scheme == "preset":
         settings = {"preset": name, "values": dict(parse_qsl(query))}
     elif address and scheme.endswith(("http", "https")):
-        settings = {**dict(parse_qsl(query)), "url": f"{scheme.rpartition('+')[2]}:{address}"}
+        settings = {**dict(parse_qsl(query)), "url": address}
     elif address:
         settings = dict(parse_qsl(query))
     settings = merge_preset(settings)
@@ -396,15 +399,6 @@ def _files_outside(settings: Settings, names: Sequence[str]) -> tuple[str, ...]:
     folder = folder_of(settings).resolve()
     paths = [(folder / value).resolve() for value in map(settings.get, names) if isinstance(value, str)]
     return tuple(str(path) for path in paths if not path.is_relative_to(folder))
-
-
-def _vendor(scheme: str) -> type[ChatModel]:
-    from looktwice.classifiers.chat.anthropic import Messages
-    from looktwice.classifiers.chat.gemini import Gemini
-    from looktwice.classifiers.chat.openai import OpenAIModel
-
-    vendors: dict[str, type[ChatModel]] = {"anthropic": Messages, "gemini": Gemini}
-    return vendors.get(scheme, OpenAIModel)
 
 
 def _place(described: Described) -> Path:

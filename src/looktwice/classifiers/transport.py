@@ -19,13 +19,15 @@ import io
 import json
 import re
 import ssl
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from decimal import Decimal
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from functools import cache
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 from urllib.request import getproxies_environment, proxy_bypass
 from weakref import WeakSet
 
@@ -33,15 +35,68 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from yarl import URL
 
-from looktwice.classifiers.base import Limits
-from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.secrets import SEARCHED, Secrets
-from looktwice.classifiers.waits import retry_after
+from looktwice.classifiers.settings import HttpSettings
 from looktwice.errors import ClassifierError, PermanentError, QuotaError, TransientError
-from looktwice.images import WorkingSize
+
+# How long a server asks to wait --------------------------------------------------------------------------------------
+
+
+RESETS = (
+    "ratelimit-reset",
+    "x-ratelimit-reset",
+    "x-rate-limit-reset",
+    "x-ratelimit-reset-requests",
+    "x-ratelimit-reset-tokens",
+    "anthropic-ratelimit-requests-reset",
+    "anthropic-ratelimit-tokens-reset",
+)
+YEAR = 366 * 86_400.0
+"""The longest accepted Retry-After, in seconds."""
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
+    """The wait in seconds that a server asks for, at most a year, from Retry-After or common rate-limit headers."""
+    now = _moment(headers.get("date", "")) or now or time.time()
+    if milliseconds := _number(headers.get("retry-after-ms", "")):
+        return min(milliseconds / 1000, YEAR)
+    if (asked := _wait(headers.get("retry-after", ""), now)) is not None:
+        return min(asked, YEAR)
+    # The soonest reset: the engine's own backoff lengthens a wait that turns out too short.
+    resets = [wait for name in RESETS if (wait := _wait(headers.get(name, ""), now)) is not None]
+    return min([*resets, YEAR]) if resets else None
+
+
+def _wait(text: str, now: float) -> float | None:
+    """Seconds from `7`, `1m2.5s`, a date, or a moment in seconds or milliseconds since 1970."""
+    if (number := _number(text)) is not None:
+        moment = number / 1000 if number > 1e11 else number
+        return max(0.0, moment - now) if moment > 1e9 else moment
+    parts = re.findall(r"([\d.]+)(ms|s|m|h|d)", text)
+    if parts and "".join(map("".join, parts)) == text.strip():
+        return sum((_number(count) or 0.0) * UNITS[unit] for count, unit in parts)
+    moment_of_date = _moment(text)
+    return None if moment_of_date is None else max(0.0, moment_of_date - now)
+
+
+def _number(text: str) -> float | None:
+    return float(text) if re.fullmatch(r"[ \t]*[0-9]{1,15}(\.[0-9]{1,9})?[ \t]*", text) else None
+
+
+def _moment(text: str) -> float | None:
+    for read in (parsedate_to_datetime, datetime.fromisoformat):
+        try:
+            return read(text).timestamp()
+        except (ValueError, OverflowError, OSError):
+            continue
+    return None
+
+
+# Requests ------------------------------------------------------------------------------------------------------------
+
 
 IDLE = 4.0
 """Seconds that an idle connection is kept: below the 5 of common servers."""
@@ -55,8 +110,6 @@ HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 
 TRANSIENT = {408, 425, 429}
-REFUSALS = {401, 402, 403, 413, 429}
-"""Statuses of requests that were not processed, and are rarely billed."""
 UNSUPPORTED = {501, 505}
 QUOTA_STATUSES = {400, 402, 403, 429}
 QUOTA_WORDS = re.compile(
@@ -75,47 +128,6 @@ ADVICE = {
     415: "it does not take this kind of body; check the kind of body and the content type",
     422: "it did not understand the body; compare its fields with the server's manual",
 }
-DAY = 86_400.0
-HIGHEST_PRICE = 1_000_000
-"""An upper bound on the price of a question."""
-
-
-def _in_millionths(price: Decimal) -> Decimal:
-    """Budgets count in whole millionths, and a price that is rounded down would let them be exceeded."""
-    if price * 1_000_000 % 1:
-        raise ValueError(f"a price of {price:f} is not in whole millionths; round it up to six decimals")
-    return price
-
-
-Price = Annotated[Decimal, Field(ge=0, le=HIGHEST_PRICE, allow_inf_nan=False), AfterValidator(_in_millionths)]
-
-
-class HttpSettings(BaseModel):
-    """The settings shared by all HTTP connectors; none of them affects answers."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    timeout: float = Field(default=60.0, gt=0, le=DAY, description="seconds for a whole request")
-    connect_timeout: float = Field(default=10.0, gt=0, le=DAY, description="seconds to reach the server")
-    max_reply_bytes: int = Field(default=8 << 20, gt=0)
-    trust_env: bool = Field(default=False, description="take proxies from HTTP_PROXY and its like")
-    concurrency: int = Field(default=8, ge=1)
-    per_second: float | None = Field(default=None, gt=0)
-    price: Price = Field(default=Decimal(0), description="of one question, in your currency")
-    working_size: int | None = Field(default=None, ge=1, description="of the longer side; larger pictures are scaled")
-    bills_refusals: bool = Field(default=False, description="replies of 401, 402, 403, 413 and 429 are paid for, too")
-    public: tuple[str, ...] = Field(default=(), description="names of values that look like keys but are not")
-
-    def limits(self, size: WorkingSize, batch: int = 1, encoding: Encoding | None = None) -> Limits:
-        """Convert to limits, for a classifier with this working size."""
-        size = WorkingSize(long=self.working_size) if self.working_size else size
-        price = int(self.price * 1_000_000)
-        jpeg_above = encoding.jpeg_above if encoding else None
-        return Limits(batch, self.concurrency, self.per_second, price, working_size=size, jpeg_above=jpeg_above)
-
-    def bills(self, status: int) -> bool:
-        """Whether a reply with this status and without an answer may be billed."""
-        return self.bills_refusals or status not in REFUSALS
 
 
 class Reply(NamedTuple):

@@ -19,9 +19,9 @@ from urllib.parse import quote
 import jmespath
 from yarl import URL
 
-from looktwice.classifiers.encoding import form
 from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.transport import Endpoint, HttpSettings, Transport
+from looktwice.classifiers.settings import HttpSettings, form
+from looktwice.classifiers.transport import Endpoint, Transport
 from looktwice.errors import PermanentError, TransientError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ The keys are read from OPENAI_API_KEY, ANTHROPIC_API_KEY and GEMINI_API_KEY, and
 An answer counts if it is one label or one synonym, ignoring case and punctuation. A refusal, two labels or prose is an
 answer without a label: it is paid for and counted, and nothing is guessed.
 
-Each vendor is one class in one file: settings, request format and reply format.
+Each vendor's API is one class in vendors.py: settings, request format and reply format.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import ClassVar, Literal, NamedTuple, Self, TypeVar
+from typing import ClassVar, Literal, NamedTuple, Self
 from urllib.parse import parse_qs
 
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -38,12 +38,21 @@ from yarl import URL
 
 from looktwice.classifiers.base import MOST_OPTIONS, Answer, Pixels, Settings, Usage, Weight, fingerprint
 from looktwice.classifiers.chat.batching import BatchApi
-from looktwice.classifiers.chat.lexicon import Completion, Lexicon, Missing, keepable, probability_of, word_of, words_of
-from looktwice.classifiers.chat.prompts import LABELS, Prompts
-from looktwice.classifiers.encoding import Encoding, kind_of
+from looktwice.classifiers.chat.prompts import (
+    LABELS,
+    Completion,
+    Lexicon,
+    Missing,
+    Prompts,
+    keepable,
+    probability_of,
+    word_of,
+    words_of,
+)
 from looktwice.classifiers.registry import described, folder_of, read_labels
 from looktwice.classifiers.secrets import Secrets, refuse_literals
-from looktwice.classifiers.transport import HttpSettings, Reply, Transport
+from looktwice.classifiers.settings import Encoding, HttpSettings, kind_of
+from looktwice.classifiers.transport import Reply, Transport
 from looktwice.errors import PermanentError
 from looktwice.images import WorkingSize
 from looktwice.views import AS_DESCRIBED, Phrasing
@@ -90,6 +99,28 @@ class ChatModel(HttpSettings, ABC):
     url: str | None = None
     key: str | None = Field(default=None, description="name of the environment variable that holds the key for url")
     encoding: Encoding = Field(default_factory=Encoding, validate_default=True)
+
+    @classmethod
+    def connect(cls, address: str, settings: Settings) -> ChatClassifier:
+        """`openai:model?labels=labels.txt`, `openai+http://host/v1#model`, or the settings of a TOML file."""
+        settings = {**settings_in(address), **settings}
+        if "labels" not in settings:
+            model = settings.get("model", "…")
+            raise PermanentError(
+                f"chat model {model!r} needs the labels it may choose from; write a TOML file with connector, "
+                f'model = "{model}" and labels = ["cat", "dog"], or add ?labels=labels.txt to the name'
+            )
+        description = described(cls, settings)
+        labels, wordings = (
+            read_labels(lines, folder_of(settings)) if isinstance(lines, str) else lines
+            for lines in (description.labels, description.wordings)
+        )
+        lexicon = Lexicon(labels or (), description.synonyms, description.without_label)
+        enumerated = (
+            description.enumerates(lexicon.asked) if description.enumeration is None else description.enumeration
+        )
+        prompts = Prompts(lexicon.asked, description.prompt, description.ranked, wordings, enumerated)
+        return ChatClassifier(description, lexicon, prompts, Secrets())
 
     @abstractmethod
     def path(self) -> str:
@@ -278,37 +309,18 @@ class ChatClassifier:
         return head.encode(), between.encode(), tail.encode()
 
 
-Vendor = TypeVar("Vendor", bound=ChatModel)
-
-
-def connected(vendor: type[Vendor], settings: Settings) -> ChatClassifier:
-    """Create the classifier of a vendor's settings."""
-    if "labels" not in settings:
-        model = settings.get("model", "…")
-        raise PermanentError(
-            f"chat model {model!r} needs the labels it may choose from; write a TOML file with connector, "
-            f'model = "{model}" and labels = ["cat", "dog"], or add ?labels=labels.txt to the name'
-        )
-    description = described(vendor, settings)
-    labels, wordings = (
-        read_labels(lines, folder_of(settings)) if isinstance(lines, str) else lines
-        for lines in (description.labels, description.wordings)
-    )
-    lexicon = Lexicon(labels or (), description.synonyms, description.without_label)
-    enumerated = description.enumerates(lexicon.asked) if description.enumeration is None else description.enumeration
-    prompts = Prompts(lexicon.asked, description.prompt, description.ranked, wordings, enumerated)
-    return ChatClassifier(description, lexicon, prompts, Secrets())
-
-
-def of_name(address: str) -> Settings:
-    """The settings in `model?labels=file`."""
-    model, _, query = address.partition("?")
-    return {"model": model, **of_query(query)} if address else {}
-
-
-def of_query(query: str) -> Settings:
-    """The settings in `labels=file&answer=plain`."""
-    return {name: values[-1] for name, values in parse_qs(query).items()}
+def settings_in(address: str) -> Settings:
+    """The settings in `model?labels=file`, or in `http://host/v1?labels=file#model`; none in an empty address."""
+    if not address:
+        return {}
+    place, _, fragment = address.partition("#")
+    name, _, query = place.partition("?")
+    options = {name: values[-1] for name, values in parse_qs(query).items()}
+    if not name.startswith(("http:", "https:")):
+        return {"model": name, **options}
+    if not fragment:
+        raise PermanentError(f"{address!r} does not name a model; write openai+http://host/v1#model")
+    return {"url": name, "model": fragment, **options}
 
 
 def given(values: Mapping[str, object]) -> dict[str, object]:

@@ -1,19 +1,20 @@
-"""Encode a picture as the file that a server accepts.
+"""Settings that connectors share: the file that a server accepts, and the limits and price of its queries.
 
-Every limit of the server is checked here, before a query is paid for.
+Every limit of the server on files is checked here, before a query is paid for.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal, Self
+from decimal import Decimal
+from typing import Annotated, Literal, Self
 
 import cv2
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from looktwice.classifiers.base import Pixels
+from looktwice.classifiers.base import Limits, Pixels
 from looktwice.errors import ImageError
 from looktwice.images import PHOTO, WorkingSize, encode_jpeg, encode_png
 
@@ -166,3 +167,51 @@ def _photo(pixels: Pixels) -> bytes:
         if len(data) <= most:
             break
     return data
+
+
+# Servers ------------------------------------------------------------------------------------------------------------
+
+
+REFUSALS = {401, 402, 403, 413, 429}
+"""Statuses of requests that were not processed, and are rarely billed."""
+DAY = 86_400.0
+HIGHEST_PRICE = 1_000_000
+"""An upper bound on the price of a question."""
+
+
+def _in_millionths(price: Decimal) -> Decimal:
+    """Budgets count in whole millionths, and a price that is rounded down would let them be exceeded."""
+    if price * 1_000_000 % 1:
+        raise ValueError(f"a price of {price:f} is not in whole millionths; round it up to six decimals")
+    return price
+
+
+Price = Annotated[Decimal, Field(ge=0, le=HIGHEST_PRICE, allow_inf_nan=False), AfterValidator(_in_millionths)]
+
+
+class HttpSettings(BaseModel):
+    """The settings shared by all HTTP connectors; none of them affects answers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    timeout: float = Field(default=60.0, gt=0, le=DAY, description="seconds for a whole request")
+    connect_timeout: float = Field(default=10.0, gt=0, le=DAY, description="seconds to reach the server")
+    max_reply_bytes: int = Field(default=8 << 20, gt=0)
+    trust_env: bool = Field(default=False, description="take proxies from HTTP_PROXY and its like")
+    concurrency: int = Field(default=8, ge=1)
+    per_second: float | None = Field(default=None, gt=0)
+    price: Price = Field(default=Decimal(0), description="of one question, in your currency")
+    working_size: int | None = Field(default=None, ge=1, description="of the longer side; larger pictures are scaled")
+    bills_refusals: bool = Field(default=False, description="replies of 401, 402, 403, 413 and 429 are paid for, too")
+    public: tuple[str, ...] = Field(default=(), description="names of values that look like keys but are not")
+
+    def limits(self, size: WorkingSize, batch: int = 1, encoding: Encoding | None = None) -> Limits:
+        """Convert to limits, for a classifier with this working size."""
+        size = WorkingSize(long=self.working_size) if self.working_size else size
+        price = int(self.price * 1_000_000)
+        jpeg_above = encoding.jpeg_above if encoding else None
+        return Limits(batch, self.concurrency, self.per_second, price, working_size=size, jpeg_above=jpeg_above)
+
+    def bills(self, status: int) -> bool:
+        """Whether a reply with this status and without an answer may be billed."""
+        return self.bills_refusals or status not in REFUSALS
