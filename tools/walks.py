@@ -31,11 +31,11 @@ from looktwice.service.guards import Tokens
 SOURCE = Path(lt.__file__).parent
 DEMO = Path(str(files("looktwice") / "demo"))
 AT_MOST = {
-    "look": 52,
-    "look, with a SQLite ledger": 58,
-    "POST /v1/look": 48,
-    "fit": 57,
-    "a look with an open model": 38,
+    "look": 50,
+    "look, with a SQLite ledger": 54,
+    "POST /v1/look": 45,
+    "fit": 53,
+    "a look with an open model": 37,
 }
 """What `make check` allows, two more than was reached last; the goal of 24 is far."""
 
