@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 HOMES = {"experiments": ROOT / "experiments", "looktwice": ROOT / "src" / "looktwice"}
-PACKAGES = ("experiments", *(f"looktwice.{name}" for name in ("calibration", "decisions", "transfer")))
+PACKAGES = ("experiments", *(f"looktwice.{name}" for name in ("calibration", "decisions")))
 WHOLE = "looktwice.views"
 APART = {
     *(f"experiments.{name}" for name in ("manifest", "reach", "script", "writing")),

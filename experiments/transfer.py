@@ -29,15 +29,15 @@ from experiments import script, writing
 from experiments.collected import CACHE, MILD, MODELS, Model, votes
 from experiments.writing import read
 from looktwice.calibration import crossfit, metrics
+from looktwice.calibration.borrow import fit_towards
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.shares import Cumulative, Gaussian, Objective, Probit, Transfer
 from looktwice.calibration.votes import Ballot, Floats, LabelledVotes
+from looktwice.decisions.noise import Measured, NoiseFile, Probe, filed, fold, probes
+from looktwice.decisions.onnx_features import open_onnx
 from looktwice.plots.figures import points_svg
 from looktwice.report.noise import drawn
-from looktwice.transfer.borrow import fit_towards
-from looktwice.transfer.noise import Measured, NoiseFile, Probe, filed, fold, probes
-from looktwice.transfer.onnx_features import open_onnx
 from looktwice.views import GRIDS, Panel, View, parse
 
 RESULTS = Path(__file__).parent / "results"

@@ -52,9 +52,9 @@ from experiments.paper.tables import Study
 from experiments.writing import merge, read
 from looktwice.calibration import metrics
 from looktwice.calibration.crossfit import Outcome
+from looktwice.calibration.latent import Cumulatives, describe, read as read_features
 from looktwice.calibration.metrics import Scores
 from looktwice.errors import DataError, ViewError
-from looktwice.transfer.latent import Cumulatives, describe, read as read_features
 from looktwice.views import GENERAL, GRIDS, Panel
 
 pytestmark = pytest.mark.slow

@@ -10,10 +10,10 @@ from scipy.special import ndtr
 
 from experiments.paper.answers import Readings
 from experiments.paper.tables import Row, Study
+from looktwice.calibration.latent import Noise
 from looktwice.calibration.votes import Floats
 from looktwice.plots.figures import Line, column_svg, lines_svg
 from looktwice.report.noise import drawn
-from looktwice.transfer.latent import Noise
 
 POINTS = 61
 """Points at which the cumulatives are written down."""

@@ -61,7 +61,7 @@ def _equations(found: Mapping[str, Rows]) -> Iterator[Entry]:
             f"p_A off by {_s(one)} with the Jacobian, {_s(common)} with one a",
             closer,
         )
-    yield entry("Eq. 2: softmax of two classes", "`transfer/latent.py`: `read`", "exact; `tests/transfer`")
+    yield entry("Eq. 2: softmax of two classes", "`calibration/latent.py`: `read`", "exact; `tests/calibration`")
     yield entry("Eq. 3: Gaussian model", "`calibration/shares.py`: `Gaussian`", "exact; `tests/calibration`")
     yield entry("the rest spread evenly over the other classes", "`calibration/distribution.py`", "exact")
     yield entry("Eq. 4: p_A", "`calibration/votes.py`: `base_tally`", "exact")
@@ -71,7 +71,7 @@ def _equations(found: Mapping[str, Rows]) -> Iterator[Entry]:
         "exact; put to the test in docs/transfer.md",
     )
     yield entry("Eq. 6: transfer model, Eq. 5 with an a", "`calibration/shares.py`: `Transfer`", "exact")
-    yield entry("Var, KS, F_n", "`transfer/latent.py`: `describe`", "exact; `tests/transfer/test_latent.py`")
+    yield entry("Var, KS, F_n", "`calibration/latent.py`: `describe`", "exact; `tests/calibration/test_latent.py`")
     yield entry("naive baseline, p(A) = 1", "`calibration/shares.py`: `Naive`", "exact")
     yield entry("grids of a and of the transforms", "`calibration/shares.py`, `views`: `GRIDS`", "the paper's")
     yield entry(

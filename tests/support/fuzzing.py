@@ -31,6 +31,7 @@ import PIL.Image
 from looktwice.calibration import storage, votes
 from looktwice.calibration.calibrators import dump
 from looktwice.calibration.jury import Jury
+from looktwice.calibration.latent import Cumulatives, describe
 from looktwice.calibration.shares import Cumulative, Probit
 from looktwice.calibration.votes import Row, Votes
 from looktwice.classifiers.base import Answer, AnyClassifier
@@ -44,6 +45,7 @@ from looktwice.classifiers.transport import Endpoint, Reply, Transport
 from looktwice.decisions.collecting import Collected
 from looktwice.decisions.fitting import learn
 from looktwice.decisions.judging import judge
+from looktwice.decisions.noise import Measured, NoiseFile
 from looktwice.decisions.policy import DecisionOptions
 from looktwice.decisions.profile import Profile
 from looktwice.decisions.results import Figure, HeldOut, Result
@@ -59,8 +61,6 @@ from looktwice.images import collection, datasets
 from looktwice.images.decode import decode
 from looktwice.images.image import MAX_PIXELS
 from looktwice.service.guards import Tokens
-from looktwice.transfer.latent import Cumulatives, describe
-from looktwice.transfer.noise import Measured, NoiseFile
 from looktwice.views import RENDERER, Panel, parse, questions
 
 T = TypeVar("T")

@@ -19,8 +19,8 @@ from experiments import export as exporting
 from experiments.export import export, load
 from looktwice.classifiers.onnx import OnnxClassifier, Preprocessing
 from looktwice.classifiers.registry import connect
+from looktwice.decisions.onnx_features import open_onnx
 from looktwice.errors import DataError, PermanentError
-from looktwice.transfer.onnx_features import open_onnx
 
 LABELS = ("ant", 'a "bee"', "cat\\dog")
 HOW = Preprocessing(crop=0.875, resize="cubic", scale=255.0, mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.3))

@@ -5,6 +5,7 @@
 'probit'
 """
 
+from looktwice.calibration.borrow import Pupil, fit_towards
 from looktwice.calibration.calibrators import Calibrator, dump, register
 from looktwice.calibration.crossfit import (
     FOLDS,
@@ -28,9 +29,9 @@ from looktwice.calibration.distribution import (
 )
 from looktwice.calibration.evidence import MISSING, Bools, Codes, Counts, Floats, Places, RankedList, useless
 from looktwice.calibration.jury import Z95, AdaptiveJury, Jury
-from looktwice.calibration.logit import Patterns, PenalisedLoss, folds
+from looktwice.calibration.latent import Noise
+from looktwice.calibration.logit import folds
 from looktwice.calibration.metrics import BINS, Reliability, RiskCoverage
-from looktwice.calibration.options import tabulate
 from looktwice.calibration.risk import (
     ANY,
     NEVER,
@@ -61,7 +62,6 @@ from looktwice.calibration.shares import (
     ShareCalibrator,
     Transfer,
 )
-from looktwice.calibration.storage import save
 from looktwice.calibration.tag_votes import LabelledTagVotes, TagVotes
 from looktwice.calibration.tags import TagJury
 from looktwice.calibration.votes import (

@@ -12,6 +12,7 @@ from looktwice.decisions.evaluation import (
 )
 from looktwice.decisions.fitting import Transferred
 from looktwice.decisions.judging import Judging
+from looktwice.decisions.noise import NoiseFile, measure
 from looktwice.decisions.pilot import FitResult, Frontier, Plan, Selection, Stage, grid_of, search_queries
 from looktwice.decisions.planning import (
     LADDER,

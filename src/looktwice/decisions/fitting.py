@@ -18,16 +18,19 @@ from looktwice.calibration import (
     Naive,
     Outcome,
     Probit,
+    Pupil,
     Transfer,
     base_tally,
     crossfit,
     dump,
+    fit_towards,
     metrics,
     useless,
 )
 from looktwice.classifiers import AnyClassifier, names_of, reading
 from looktwice.decisions.collecting import Collected
 from looktwice.decisions.monitoring import AnswerKinds, Familiarity
+from looktwice.decisions.noise import Measured
 from looktwice.decisions.policy import agreement_bin
 from looktwice.decisions.profile import DIGEST_DIGITS, Adaptive, FrontierPoint, Profile, ProfileClassifier
 from looktwice.decisions.results import HeldOut, Result
@@ -45,7 +48,6 @@ from looktwice.decisions.sequence import (
     frontier,
 )
 from looktwice.errors import DataError
-from looktwice.transfer import Measured, Pupil, fit_towards
 from looktwice.views import Panel, renderer
 
 

@@ -15,8 +15,10 @@ from looktwice.calibration import (
     Floats,
     Jury,
     LabelledVotes,
+    Noise,
     Outcome,
     Places,
+    Pupil,
     Row,
     SetKind,
     Votes,
@@ -60,6 +62,7 @@ from looktwice.decisions import (
     HeldOut,
     LabelMap,
     Monitor,
+    NoiseFile,
     Observation,
     OnCollected,
     OnDrift,
@@ -97,6 +100,7 @@ from looktwice.decisions import (
     labelled_votes,
     least_error,
     left_out,
+    measure as measure_noise,
     missing_labels,
     missing_sentence,
     needs,
@@ -163,7 +167,6 @@ from looktwice.model.model import AsyncModel
 from looktwice.model.options import NUMBERS, WHOLE, AskKeywords, AskOptions, run
 from looktwice.model.project import FILE as PROJECT_FILE, Project, write_names
 from looktwice.model.signals import ReceivedSignals, leave_soon, stopping_signals
-from looktwice.transfer import Noise, NoiseFile, Pupil, measure as measure_noise
 from looktwice.views import GENERAL, Panel, View, panel_of, questions, render
 
 BOUNDS: dict[str, tuple[float | None, float | None]] = {

@@ -12,6 +12,7 @@ from looktwice.decisions import (
     Collected,
     FitResult,
     Frontier,
+    NoiseFile,
     OnCollected,
     Plan,
     Profile,
@@ -34,7 +35,6 @@ from looktwice.images import (
     with_truths,
 )
 from looktwice.model.connection import Connection
-from looktwice.transfer import NoiseFile
 from looktwice.views import GENERAL, PROMPTED, At, Base, Panel, panel_of
 
 

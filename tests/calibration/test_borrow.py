@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from support.errors import coded
 
+from looktwice.calibration.borrow import DIFFERENCES, _posterior, fit_towards
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.logit import losses
 from looktwice.calibration.options import tabulate
 from looktwice.calibration.votes import Floats, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
-from looktwice.transfer.borrow import DIFFERENCES, _posterior, fit_towards
 
 
 def world(pictures: int, seed: int, hardness: float = 1.0, views: int = 5, classes: int = 10) -> LabelledVotes:

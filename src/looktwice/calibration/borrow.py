@@ -14,17 +14,12 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from looktwice.calibration import (
-    Codes,
-    Distribution,
-    Floats,
-    Jury,
-    LabelledVotes,
-    Patterns,
-    PenalisedLoss,
-    Votes,
-    tabulate,
-)
+from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.evidence import Codes, Floats
+from looktwice.calibration.jury import Jury
+from looktwice.calibration.logit import Patterns, PenalisedLoss
+from looktwice.calibration.options import tabulate
+from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
 
 DIFFERENCES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)

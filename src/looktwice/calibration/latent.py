@@ -12,12 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration import PAPER_A, Cumulative
+from looktwice.calibration.evidence import Counts, Floats
+from looktwice.calibration.shares import PAPER_A, Cumulative
 from looktwice.errors import DataError
-
-Floats = NDArray[np.float64]
-
-Counts = NDArray[np.int64]
 
 FURTHEST = 0.025
 """The share of the noise that may lie beyond an end of the grid."""

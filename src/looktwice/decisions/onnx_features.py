@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from looktwice.calibration.evidence import Floats
+from looktwice.calibration.latent import Head
 from looktwice.classifiers import Pixels, connect, read_toml
 from looktwice.classifiers.onnx import OnnxClassifier, open_session
 from looktwice.errors import MissingExtra, PermanentError
-from looktwice.transfer.latent import Floats, Head
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

@@ -17,10 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from looktwice import files
 from looktwice.calibration import Cumulative, Gaussian, Transfer
+from looktwice.calibration.latent import Cumulatives, Margins, Noise, Reading, describe, read
+from looktwice.decisions.onnx_features import OnnxModel, open_onnx
 from looktwice.errors import DataError, ImageError, ViewError, shown
 from looktwice.images import Image, Picture
-from looktwice.transfer.latent import Cumulatives, Margins, Noise, Reading, describe, read
-from looktwice.transfer.onnx_features import OnnxModel, open_onnx
 from looktwice.views import RENDERER, Panel, View, base_question, parse, questions, render
 
 COMMON = "gaussian:0.02 rotation:20 elastic:20,5 affine:10,0.1,0.1"

@@ -16,8 +16,8 @@ from support.errors import coded
 import looktwice
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
+from looktwice.decisions.onnx_features import OnnxModel, open_onnx
 from looktwice.errors import PermanentError
-from looktwice.transfer.onnx_features import OnnxModel, open_onnx
 
 DEMO = Path(looktwice.__file__).parent / "demo"
 SHARED = Path(__file__).parents[3] / "shared"

@@ -10,10 +10,20 @@ from scipy.special import expit, ndtr
 from scipy.stats import kurtosis, skew
 from support.errors import coded
 
+from looktwice.calibration.latent import (
+    GRID,
+    Cumulatives,
+    Head,
+    Margins,
+    closest_normal,
+    describe,
+    distances,
+    read,
+    shape,
+)
 from looktwice.calibration.shares import PAPER_A, Cumulative, Gaussian, Transfer
 from looktwice.calibration.votes import Votes
 from looktwice.errors import DataError
-from looktwice.transfer.latent import GRID, Cumulatives, Head, Margins, closest_normal, describe, distances, read, shape
 
 Floats = NDArray[np.float64]
 

@@ -11,11 +11,11 @@ from support.serving import clothes, serving
 from support.workshop import run
 
 import looktwice
+from looktwice.calibration.borrow import Pupil, fit_towards
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.storage import load
 from looktwice.calibration.votes import LabelledVotes
 from looktwice.decisions.profile import Profile
-from looktwice.transfer.borrow import Pupil, fit_towards
 
 DEMO = Path(looktwice.__file__).parent / "demo"
 PICTURES = DEMO / "pictures.npz"

@@ -22,19 +22,19 @@ import looktwice
 from looktwice.calibration import crossfit
 from looktwice.calibration.calibrators import restore
 from looktwice.calibration.crossfit import Outcome
+from looktwice.calibration.latent import GRID, Reading
 from looktwice.calibration.shares import Naive, Transfer
 from looktwice.calibration.votes import Votes
 from looktwice.classifiers.registry import connect
 from looktwice.decisions import collecting
 from looktwice.decisions.fitting import Transferred
+from looktwice.decisions.noise import NoiseFile, Probe, Survey, filed, fold, probe, probes
+from looktwice.decisions.onnx_features import OnnxModel, open_onnx
 from looktwice.decisions.profile import Profile
 from looktwice.errors import DataError, ViewError
 from looktwice.images.collection import Picture, find, labelled
 from looktwice.images.image import encode_jpeg
 from looktwice.report.noise import drawn
-from looktwice.transfer.latent import GRID, Reading
-from looktwice.transfer.noise import NoiseFile, Probe, Survey, filed, fold, probe, probes
-from looktwice.transfer.onnx_features import OnnxModel, open_onnx
 from looktwice.views import Panel, parse, questions, render
 
 DEMO = Path(looktwice.__file__).parent / "demo"
@@ -151,7 +151,7 @@ def test_large_pictures_are_rendered_a_few_at_a_time(
 ) -> None:
     image = clothes[0].image()
     whole = probe(model, image, VIEWS, DRAWS, 0)
-    monkeypatch.setattr("looktwice.transfer.noise.HELD_BYTES", 5 * image.pixels.nbytes)
+    monkeypatch.setattr("looktwice.decisions.noise.HELD_BYTES", 5 * image.pixels.nbytes)
     parts = probe(model, image, VIEWS, DRAWS, 0)
     assert [reading.noise.tolist() for reading in parts] == [reading.noise.tolist() for reading in whole]
 
