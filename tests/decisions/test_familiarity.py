@@ -175,6 +175,15 @@ def test_the_labelled_pictures_themselves_are_no_shift() -> None:
     assert not found.drift().update([found.kind(p) for p in found.p_values(clothes()[:300])]).alarm
 
 
+def test_new_pictures_after_the_labelled_ones_are_no_shift() -> None:
+    for seed in range(10):
+        mixed = np.random.default_rng(seed).permutation(len(clothes()))
+        familiarity = Familiarity.fit(clothes()[mixed[:300]])
+        assert familiarity is not None
+        kinds = [familiarity.kind(p) for p in familiarity.p_values(clothes()[mixed])]
+        assert not familiarity.drift().update(kinds).alarm
+
+
 # The words
 
 

@@ -49,6 +49,8 @@ LARGEST = 1e9
 
 LEAST_VARIANCE = 1.0
 """Of a number of the descriptor in its unit; there is more only where the labelled pictures differ more."""
+SAME = 1e-4
+"""The squared distance below which two pictures are the same one; rounding makes it more than zero."""
 POWER = 4
 """With which power of the distance the p-value falls beyond all labelled pictures."""
 
@@ -154,10 +156,16 @@ class Familiarity(BaseModel):
         return 2 * min(ranked, round((1 - p_value) * (ranked + 1)))
 
     def distance(self, descriptors: Floats) -> Floats:
-        """(n,): the Mahalanobis distance of each picture from the nearest neighbour, to four decimals."""
+        """(n,): the Mahalanobis distance of each picture from the nearest other neighbour, to four decimals.
+
+        A labelled picture that comes again is compared with the others. Otherwise a stream that begins with labelled
+        pictures would make the new ones after them look unfamiliar.
+        """
         rows, white = self._whitened(descriptors), self._white
         squares = (rows**2).sum(axis=1)[:, None] + (white**2).sum(axis=1) - 2 * rows @ white.T
-        return np.sqrt(np.maximum(squares, 0).min(axis=1)).round(4)
+        squares[squares < SAME] = np.inf
+        nearest = squares.min(axis=1)
+        return np.sqrt(np.where(np.isinf(nearest), 0.0, nearest)).round(4)
 
     def because(self, descriptor: Floats) -> str:
         """A sentence on how a picture differs from the labelled ones."""
