@@ -68,7 +68,7 @@ def test_the_cheap_one_is_asked_first_and_the_dear_one_where_it_doubts(fitted: P
     assert {verdict.queries for verdict in bright} == {2}
     assert {verdict.price for verdict in dark} == {0.001}
     assert {verdict.price for verdict in bright} == {0.011}
-    assert all(verdict.stopped == "exhausted" for verdict in bright)
+    assert all(verdict.stopped == "all-asked" for verdict in bright)
     assert all(verdict.asked[1].confidence_before is not None for verdict in bright)
     assert "dear" in bright[0].sentence
     assert json.loads(json.dumps(bright[0].to_dict()))["asked"][1]["classifier"] == "dear"
@@ -89,6 +89,24 @@ def test_a_spent_budget_of_one_leaves_the_other_and_says_so(fitted: Path, tmp_pa
         verdict = model.look(IMAGES[place])
     assert verdict.queries == 1
     assert verdict.asked[1].missing
+
+
+def test_what_the_budget_left_half_asked_is_not_accepted_and_asked_again(fitted: Path, tmp_path: Path) -> None:
+    book, decide = str(tmp_path / "ledger.db"), lt.DecisionOptions(max_error=0.2)
+    new = IMAGES[300:]
+
+    def scored(money: float) -> list[lt.Verdict]:
+        both = [lt.connect(cheap, name="cheap", price="0.001"), lt.connect(dear, name="dear", price="0.01")]
+        with lt.Model.load(fitted, both, ledger=book, money=money) as model:
+            return [verdict for verdict in model.score(new, decide) if isinstance(verdict, lt.Verdict)]
+
+    short = [verdict for verdict in scored(0.2) if verdict.stopped == "budget"]
+    assert short
+    assert {verdict.decision for verdict in short} == {"review"}
+    whole = scored(5)
+    assert len(whole) == len(new)
+    assert not any(verdict.stopped == "budget" for verdict in whole)
+    assert any(verdict.decision == "accept" for verdict in whole if verdict.name in {one.name for one in short})
 
 
 def test_a_profile_names_the_classifiers_that_it_needs(fitted: Path) -> None:

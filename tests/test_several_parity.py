@@ -84,7 +84,7 @@ def test_one_is_asked_first_and_the_other_where_it_is_unsure(expected: list[dict
     assert {tuple(names) for names in asked} == {(first,), (first, second)}
     for verdict, names in zip(expected, asked, strict=True):
         assert verdict["price"] == pytest.approx(sum(PRICES[name] for name in names))
-        assert verdict["stopped"] == ("exhausted" if len(names) == 2 else "sure")
+        assert verdict["stopped"] == ("all-asked" if len(names) == 2 else "sure")
         assert (f"{second} was asked because {first} was unsure, " in verdict["sentence"]) == (len(names) == 2)
 
 
@@ -97,7 +97,7 @@ def test_the_command_line_says_the_same(place: Path, expected: list[dict[str, An
         assert call("score", place / "new", *words, "-o", out).returncode == 0
         assert alike([verdict.to_dict() for verdict in read(out)]) == expected
     with (tmp_path / "verdicts.csv").open(newline="") as file:
-        assert {row["stopped"] for row in csv.DictReader(file)} == {"sure", "exhausted"}
+        assert {row["stopped"] for row in csv.DictReader(file)} == {"sure", "all-asked"}
 
 
 def test_the_async_model_ray_and_the_service_say_the_same(

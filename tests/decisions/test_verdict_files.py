@@ -90,6 +90,26 @@ def test_a_run_that_was_ended_goes_on_and_ends_in_the_same_bytes(photos: Sequenc
     assert (dispatcher / "out.csv").read_bytes() == (dispatcher / "calm.csv").read_bytes()
 
 
+def test_a_verdict_that_lacks_budget_is_kept_until_a_later_run_replaces_it(
+    photos: Sequence[Picture], dispatcher: Path
+) -> None:
+    out = dispatcher / "out.csv"
+    first = ScoreFile(out, HEADER, photos)
+    for place, picture in enumerate(photos):
+        first.add(verdict(picture).model_copy(update={"stopped": "budget" if place == 1 else "sure"}))
+    first.finish({})
+    assert (first.missing(), rows(out)[1]["stopped"]) == (1, "budget")
+    second = ScoreFile(out, HEADER, photos)
+    assert [second.done(place) for place in range(4)] == [True, False, True, True]
+    assert [known.name for known in second.verdicts()] == ["a.png", "c.png", "d.png"]
+    second.add(verdict(photos[1], 0.9).model_copy(update={"stopped": "all-asked"}))
+    second.finish({})
+    assert [(row["name"], row["stopped"]) for row in rows(out)] == list(
+        zip(NAMES, ["sure", "all-asked", "sure", "sure"], strict=True)
+    )
+    assert list(dispatcher.iterdir()) == [out]
+
+
 def test_lines_of_other_pictures_other_runs_and_a_crash_do_not_count(
     photos: Sequence[Picture], dispatcher: Path
 ) -> None:

@@ -88,6 +88,8 @@ class Decided:
     price: float = 0.0
     unfamiliar: int = 0
     held: int = 0
+    provisional: int = 0
+    """Verdicts without the answers that the budget did not cover."""
     unscored: dict[str, Unscored] = field(default_factory=dict)
     digests: set[str] = field(default_factory=set)
 
@@ -101,12 +103,22 @@ class Decided:
         self.price += verdict.price
         self.digests.add(verdict.digest)
         self.held += verdict.held is not None
+        self.provisional += verdict.stopped == "budget"
         self.accepted += verdict.decision == "accept" and verdict.held is None
 
     def record(self) -> dict[str, object]:
         """The same as JSON has it."""
         counts = {"accepted": self.accepted, "held": self.held, "unfamiliar": self.unfamiliar}
+        counts |= {"provisional": self.provisional}
         return {"pictures": self.verdicts + len(self.unscored), "not_scored": len(self.unscored), **counts}
+
+    def tell_provisional(self) -> None:
+        """Print how many verdicts are provisional, if any are."""
+        if self.provisional:
+            say(
+                f"[yellow]Provisional:[/yellow] {self.provisional:,} verdicts lack answers that the budget did not "
+                "cover; none of them is accepted. Raise the budget and run again to ask the rest."
+            )
 
 
 @decides
@@ -279,18 +291,19 @@ def score(
     finally:
         file.finish(decided.unscored)
     complain(list(decided.unscored.values()))
+    decided.tell_provisional()
     causes = {item.cause for item in decided.unscored.values()}
     tell_unfamiliar(decided, decide)
     selected = bool(decide.claims()) and tell_selected(place, model.fitted().digest, decided.digests)
     drift = _tell_drift(monitor)
     if output.json:
-        counts = {"pictures": len(found), "not_scored": file.missing()}
+        counts = {"pictures": len(found), "not_scored": file.missing() - decided.provisional}
         warnings = ["pictures-selected"] if selected else []
         print_json({"out": out, **decided.record(), **counts, **drift, "warnings": warnings})
     if causes & {Cause.BUDGET, Cause.STOPPED}:
         say(f"Compared so far: {monitor.stream.seen:,}; verdicts after an interruption are not a random sample.")
     mend = "replace the bad files and " if causes == {Cause.UNREADABLE} else ""
-    left = f"; not scored: {file.missing():,}; {mend}run the same command again to complete it"
+    left = f"; not scored: {file.missing() - decided.provisional:,}; {mend}run the same command again to complete it"
     say(f"Verdicts: {out}{left if file.missing() else ''}")
     if not (output.json or file.missing()):
         folder = pictures[0] if len(pictures) == 1 else PICTURES

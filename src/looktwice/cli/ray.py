@@ -97,7 +97,7 @@ def score(
     if failure and not interrupted:
         raise FleetError(f"{failure}; finished verdicts are kept; run again to resume")
     decided = _tell(results, decide, {"out": out, "before": len(done)}, bool(interrupted), output.json)
-    return not (interrupted or decided.unscored), decided.held
+    return not (interrupted or decided.unscored or decided.provisional), decided.held
 
 
 def _tell(results: VerdictFolder, decide: DecisionOptions, record: dict[str, object], cut: bool, json: bool) -> Decided:
@@ -106,8 +106,9 @@ def _tell(results: VerdictFolder, decide: DecisionOptions, record: dict[str, obj
     for verdict in results.verdicts():
         decided.add(verdict)
     complain(list(decided.unscored.values()))
+    decided.tell_provisional()
     tell_unfamiliar(decided, decide)
-    complete = not (cut or decided.unscored)
+    complete = not (cut or decided.unscored or decided.provisional)
     if json:
         # Each worker compares its own pictures with the labelled ones; what it held, it held because they had changed.
         print_json({**record, **decided.record(), "complete": complete, "drift": decided.held > 0})

@@ -43,7 +43,7 @@ class VerdictFolder:
             )
 
     def done(self, sources: set[str], tidy: bool) -> set[str]:
-        """The names of unchanged pictures with a verdict.
+        """The names of unchanged pictures with a final verdict.
 
         With `tidy`, all other rows and unfinished files of a killed run are removed.
         """
@@ -57,8 +57,9 @@ class VerdictFolder:
                 table = pq.read_table(path, filesystem=self._files)
             except pa.ArrowInvalid:
                 table = None
-            rows = zip(*(table[each].to_pylist() for each in ("kind", SOURCE)), strict=True) if table else ()
-            kept = [kind is not None and source in sources for kind, source in rows]
+            columns = ("kind", SOURCE, "stopped")
+            rows = zip(*(table[each].to_pylist() for each in columns), strict=True) if table else ()
+            kept = [kind is not None and source in sources and stopped != "budget" for kind, source, stopped in rows]
             table = table.filter(pa.array(kept, pa.bool_())) if table else None
             if table:
                 done.update(table["name"].to_pylist())

@@ -169,6 +169,8 @@ def _verdicts(votes: Votes, rows: Sequence[Row], profile: Profile, policy: Polic
     reasons = compared.reasons if compared else {}
     if policy.unfamiliar != "accept":
         decisions = ["review" if place in reasons else decision for place, decision in enumerate(decisions)]
+    if policy.accept is not None:  # a guarantee is for pictures that were asked as those of the fit
+        decisions = ["review" if _lacks_budget(row) else each for row, each in zip(rows, decisions, strict=True)]
     before = _before(votes, calibrator)
     return [
         Verdict(
@@ -207,7 +209,8 @@ def judge_tags(
     reasons = compared.reasons if compared else {}
     verdicts: list[TagVerdict] = []
     for i, row in enumerate(answered):
-        open_all = i in reasons and policy.unfamiliar != "accept"
+        short = _lacks_budget(row)
+        open_all = short or (i in reasons and policy.unfamiliar != "accept")
         columns = zip(policy.jury.tags, *(x[i].tolist() for x in (probability, low, high, decided)), strict=True)
         tags = [TagProbability(tag, p, a, b, "review" if open_all else said) for tag, p, a, b, said in columns]
         decision: Decision = "review" if any(tag.decision == "review" for tag in tags) else "accept"
@@ -221,6 +224,7 @@ def judge_tags(
                 unfamiliar_because=reasons.get(i),
                 decision=decision if policy.basis or open_all else None,
                 basis=policy.basis,
+                stopped="budget" if short else None,
                 pixels=float(compared.pixels[i]) if compared and np.isfinite(compared.pixels[i]) else None,
                 tags=tuple(sorted(tags, key=lambda tag: -tag.probability)),
             )
@@ -267,13 +271,19 @@ def queries_of(row: Row, panel: Sequence[str], profile: Profile, before: Mapping
 
 
 def _why_stopped(policy: Policy, row: Row, confidence: float) -> Stopped | None:
-    """Why asking stopped; None if the policy always asks everything."""
+    """Why asking stopped; None if the policy always asks everything and the budget covered it."""
+    if _lacks_budget(row):
+        return "budget"
     if policy.rounds is None:
         return None
     if not row.views or row.views[-1] is not None or len(row.views) in row.missing:
-        spent = any(code == Cause.BUDGET.code for code, _ in row.missing.values())
-        return "budget" if spent else "exhausted"
+        return "all-asked"
     return "sure" if confidence >= SURE else "not worth it"
+
+
+def _lacks_budget(row: Row) -> bool:
+    """Whether an answer is missing because the budget did not cover its query."""
+    return any(code == Cause.BUDGET.code for code, _ in row.missing.values())
 
 
 def _likely(votes: Votes, distribution: Distribution) -> list[tuple[LabelProbability, ...]]:

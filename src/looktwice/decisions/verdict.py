@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Decision = Literal["accept", "review"]
-Stopped = Literal["sure", "not worth it", "exhausted", "budget"]
+Stopped = Literal["sure", "not worth it", "all-asked", "budget"]
 """Why asking stopped: the answer is sure, the next query is not worth its price, everything was asked, or the budget
-did not cover it."""
+did not cover it. With `budget` the verdict is provisional: it is never accepted, and a resumed run asks again."""
 SURE = 0.9
 """The confidence from which the reason to stop is "sure"."""
 AGAIN = "again"
@@ -103,7 +103,7 @@ class PictureVerdict(BaseModel):
     held: str | None = None
     """Why it must not be accepted, whatever the decision: the pictures have changed. None if it may be."""
     stopped: Stopped | None = None
-    """Why asking stopped; None if the policy always asks everything."""
+    """Why asking stopped; None if everything is always asked, unless the budget did not cover it."""
     pixels: float | None = Field(default=None, exclude=True)
     """The p-value of the pixels alone, by which a shift of many pictures is detected."""
 

@@ -110,6 +110,8 @@ class ScoreFile:
         self._pictures = pictures
         self._starts = array("q", [NOWHERE]) * len(pictures)
         """The offset of each picture's line in the part file."""
+        self._provisional = set[int]()
+        """The indices of pictures whose verdicts lack answers that the budget did not cover."""
         self._next = 0
         self._size = size
         self._verify = verify
@@ -120,18 +122,18 @@ class ScoreFile:
         self._file = self._open()
 
     def done(self, place: int) -> bool:
-        """Whether the picture at this index has a verdict."""
-        return self._starts[place] != NOWHERE
+        """Whether the picture at this index has a final verdict."""
+        return self._starts[place] != NOWHERE and place not in self._provisional
 
     def missing(self) -> int:
-        """The number of pictures without a verdict."""
-        return self._starts.count(NOWHERE)
+        """The number of pictures without a final verdict."""
+        return self._starts.count(NOWHERE) + len(self._provisional)
 
     def verdicts(self) -> Iterator[AnyVerdict | Unscored]:
-        """The verdicts so far, in the order of the pictures."""
+        """The final verdicts so far, in the order of the pictures."""
         with suppress(OSError):
             self._file.flush()
-        return (from_record(line) for line in self._lines() if line)
+        return (from_record(line) for place, line in enumerate(self._lines()) if self.done(place))
 
     def watched(self, pictures: Iterable[Picture]) -> Iterator[Picture]:
         """The pictures to ask about; their stamps are kept until their verdicts arrive."""
@@ -148,9 +150,10 @@ class ScoreFile:
             start = self._file.tell()
             self._file.write(line.encode())
         self._starts[place], self._next = start, place + 1
+        (self._provisional.add if verdict.stopped == "budget" else self._provisional.discard)(place)
 
     def finish(self, unscored: dict[str, Unscored]) -> None:
-        """Write the result, with the cause of each missing verdict; the part file is removed if none is missing."""
+        """Write the result, with the cause of each missing verdict; the part file is removed if all are final."""
         if self._file.closed:  # the disk was full
             return
         try:
@@ -210,6 +213,8 @@ class ScoreFile:
                 same = self._same(self._pictures[place], found)
                 self._starts[place] = start if same else NOWHERE
                 (self.changed.discard if same else self.changed.add)(place)
+                provisional = same and found["stopped"] == "budget"
+                (self._provisional.add if provisional else self._provisional.discard)(place)
             start += len(line)
         file.seek(0, os.SEEK_END)
 
