@@ -41,7 +41,7 @@ def dear(image: Pixels) -> str:
 
 def models(**options: object) -> lt.Model:
     classifiers = [lt.connect(dear, name="dear", price="0.01"), lt.connect(cheap, name="cheap", price="0.001")]
-    return lt.Model(classifiers, ledger="memory", **options)  # type: ignore[arg-type]
+    return lt.Model(classifiers, **{"ledger": "memory"} | options)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -172,3 +172,22 @@ def test_limits_stop_earlier_in_the_same_sequence_and_keep_their_own_guarantee(f
         assert model.policy(all=True, max_queries=1).rounds is None
         with pytest.raises(ProfileError, check=coded("profile-incomplete")):
             model.policy(max_price=0.0001)
+
+
+def test_a_budget_that_ends_leaves_out_what_was_not_asked_about_every_picture(tmp_path: Path) -> None:
+    with models(money=0.3, ledger=str(tmp_path / "ledger.db")) as model:
+        result = model.fit(IMAGES[:150], TRUTHS[:150], views=Panel(()))
+    assert (result.profile.name, result.profile.others, result.profile.panel) == ("cheap", (), "")
+    assert len(result.profile.held_out.confidence) == result.profile.pictures == 150
+    assert "dear@base" in result.cut
+    right_ones = [cheap(image) == truth for image, truth in zip(IMAGES[:150], TRUTHS[:150], strict=True)]
+    assert result.profile.accuracy() == pytest.approx(np.mean(right_ones), abs=1e-6)
+
+
+def test_views_that_the_budget_does_not_cover_leave_the_comparison_of_classifiers(tmp_path: Path) -> None:
+    with models(money=1.9, ledger=str(tmp_path / "ledger.db")) as model:
+        result = model.fit(IMAGES[:150], TRUTHS[:150], max_price=0.011)
+    assert "cheap@mirror" not in str(result.frontier.points)
+    assert {source for point in result.frontier.points for source in point.sources} == {"cheap@base", "dear@base"}
+    assert result.cut
+    assert result.profile.pictures == 150

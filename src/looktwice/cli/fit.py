@@ -133,13 +133,9 @@ def fit(
     result = watch(model, len(labelled), output, work)
     profile = result.profile
     model.save(out)
-    if report:
-        inputs = ReportInputs(profile, result.collected.votes, labelled, price_micros=model.typical_price())
-        write_report(report, inputs)
-        say(f"Report: {report}")
     if output.json:
         frontier = [point.model_dump() for point in result.frontier.points]
-        figures = {"advice": list(result.sentences), "frontier": frontier, "pilot": result.pilot}
+        figures = {"advice": list(result.sentences), "frontier": frontier, "pilot": result.pilot, "cut": result.cut}
         print_json({**record(profile, out), **figures, **settings_record(result)})
     else:
         show_settings(result)
@@ -149,7 +145,13 @@ def fit(
             say(f"[yellow]The profile knows only {known}[/yellow]: raise the budget.")
         else:
             say_reach(profile, out, model.typical_price())
-    leave(not unscored)
+    if result.cut:
+        say(f"[yellow]Incomplete:[/yellow] {safe(result.cut)}")
+    if report:
+        inputs = ReportInputs(profile, result.collected.votes, labelled, price_micros=model.typical_price())
+        write_report(report, inputs)
+        say(f"Report: {report}")
+    leave(not (unscored or result.cut))
 
 
 def _dry_run(

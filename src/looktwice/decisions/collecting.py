@@ -26,7 +26,7 @@ from looktwice.decisions.profile import (
     Profile,
     ProfileClassifier,
 )
-from looktwice.engine import NO_SCREEN, Cause, Channel, QueryEngine, Rounds, Screen, Unscored
+from looktwice.engine import NO_SCREEN, Cause, Channel, QueryEngine, Rounds, Screen, Unscored, lacks_budget
 from looktwice.errors import DataError, FitError, UnscoredError
 from looktwice.files import join_tags
 from looktwice.images import Picture, WorkingSize
@@ -163,7 +163,7 @@ async def collect(
     screen = replace(screen, descriptors=True, thumbnails=True)
     order = _taking_turns(pictures)
     in_turn = [row async for row in engine.ask([pictures[place] for place in order], panel, rounds, screen)]
-    found = [row for _, row in sorted(zip(order, in_turn, strict=True), key=lambda one: one[0])]
+    found = [affordable(row) for _, row in sorted(zip(order, in_turn, strict=True), key=lambda one: one[0])]
     rows = [row for row in found if isinstance(row, Row)]
     unscored = [row for row in found if isinstance(row, Unscored)]
     # By their order and not by name, which pictures of two folders may share.
@@ -187,6 +187,12 @@ async def collect(
         reading=first.reading,
         described_at=channels[0].settings.limits.working_size,
     )
+
+
+def affordable(row: Row | Unscored) -> Row | Unscored:
+    """The row, not scored if the budget did not cover all its queries: the missing answers say nothing about it."""
+    why = lacks_budget(row) if isinstance(row, Row) else None
+    return row if why is None else Unscored(row.name, Cause.BUDGET, why)
 
 
 def _asked(engine: QueryEngine, panel: Panel) -> list[Channel]:

@@ -29,7 +29,7 @@ from looktwice.decisions.verdict import (
     TagVerdict,
     Verdict,
 )
-from looktwice.engine import Cause, OnAnswer, QueryEngine, Screen, Unscored
+from looktwice.engine import OnAnswer, QueryEngine, Screen, Unscored, lacks_budget
 from looktwice.errors import ProfileError
 from looktwice.images import Picture
 from looktwice.views import Panel
@@ -170,7 +170,7 @@ def _verdicts(votes: Votes, rows: Sequence[Row], profile: Profile, policy: Polic
     if policy.unfamiliar != "accept":
         decisions = ["review" if place in reasons else decision for place, decision in enumerate(decisions)]
     if policy.accept is not None:  # a guarantee is for pictures that were asked as those of the fit
-        decisions = ["review" if _lacks_budget(row) else each for row, each in zip(rows, decisions, strict=True)]
+        decisions = ["review" if lacks_budget(row) else each for row, each in zip(rows, decisions, strict=True)]
     before = _before(votes, calibrator)
     return [
         Verdict(
@@ -209,7 +209,7 @@ def judge_tags(
     reasons = compared.reasons if compared else {}
     verdicts: list[TagVerdict] = []
     for i, row in enumerate(answered):
-        short = _lacks_budget(row)
+        short = lacks_budget(row) is not None
         open_all = short or (i in reasons and policy.unfamiliar != "accept")
         columns = zip(policy.jury.tags, *(x[i].tolist() for x in (probability, low, high, decided)), strict=True)
         tags = [TagProbability(tag, p, a, b, "review" if open_all else said) for tag, p, a, b, said in columns]
@@ -272,18 +272,13 @@ def queries_of(row: Row, panel: Sequence[str], profile: Profile, before: Mapping
 
 def _why_stopped(policy: Policy, row: Row, confidence: float) -> Stopped | None:
     """Why asking stopped; None if the policy always asks everything and the budget covered it."""
-    if _lacks_budget(row):
+    if lacks_budget(row):
         return "budget"
     if policy.rounds is None:
         return None
     if not row.views or row.views[-1] is not None or len(row.views) in row.missing:
         return "all-asked"
     return "sure" if confidence >= SURE else "not worth it"
-
-
-def _lacks_budget(row: Row) -> bool:
-    """Whether an answer is missing because the budget did not cover its query."""
-    return any(code == Cause.BUDGET.code for code, _ in row.missing.values())
 
 
 def _likely(votes: Votes, distribution: Distribution) -> list[tuple[LabelProbability, ...]]:

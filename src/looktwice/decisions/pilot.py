@@ -37,7 +37,7 @@ from looktwice.errors import FitError, UnscoredError, ViewError
 from looktwice.images import Picture
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
-from looktwice.views import GENERAL, GRIDS, Panel, View, classifier_of
+from looktwice.views import GENERAL, GRIDS, At, Base, Panel, View, classifier_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -137,6 +137,8 @@ class Selection:
     """The findings of the pilot, as sentences."""
     beside: tuple[Point, ...] = ()
     """What was tried only in the pilot."""
+    cut: str = ""
+    """Which queries the budget did not cover for every picture, so that they are left out; empty if it covered all."""
 
 
 async def ask(
@@ -144,16 +146,22 @@ async def ask(
 ) -> Selection:
     """Ask the whole panel about the pilot pictures, and the selected sources about the others.
 
-    If the budget ends during the pilot, nothing is left out.
+    With several classifiers and a budget, the cheapest one is asked about all pictures first, and is all that is
+    fitted if the budget ends in the pilot. With one classifier, no view is left out then.
     """
     mixed, size = shuffled(pictures), pilot_size(len(pictures))
     if not size:
-        return Selection(await collecting.collect(engine, pictures, panel))
+        return await ask_all(engine, pictures, panel)
+    first = await collecting.collect(engine, mixed, Panel(())) if _in_stages(engine, panel) else None
+    if first and _cut(first):
+        return Selection(first)
     half = await collecting.collect(engine, mixed[: size // 2], panel)
     if _cut(half):
-        return Selection(half)
+        return _without(half, panel, first)
     suited, sentences = suitable(half.labelled(), panel)
     more = await collecting.collect(engine, mixed[size // 2 : size], suited, half.votes.vocabulary)
+    if first and _cut(more):
+        return _without(more, suited, first)
     pilot = joined([half, more], suited).distinct()
     if _cut(more):
         return Selection(pilot, len(pilot.votes), tuple(sentences))
@@ -163,8 +171,46 @@ async def ask(
     return Selection(whole, len(pilot.votes), (*sentences, *why), tuple(beside))
 
 
+async def ask_all(engine: QueryEngine, pictures: Sequence[Picture], panel: Panel) -> Selection:
+    """Ask the whole panel about every picture; if the budget ends, only the sources that it covers for all of them.
+
+    With several classifiers and a budget, their queries about the pictures themselves come first, one classifier after
+    the other. Sequences are compared on the same pictures, so a source that few were asked would favour the others.
+    """
+    others = [view for view in panel if isinstance(view, At) and isinstance(view.view, Base)]
+    stages = [Panel(tuple(others[:count])) for count in range(len(others) + 1)] if _in_stages(engine, panel) else []
+    complete: Collected | None = None
+    for stage in dict.fromkeys((*stages, panel)):
+        collected = await collecting.collect(engine, pictures, stage)
+        if _cut(collected):
+            return _without(collected, stage, complete)
+        complete = collected
+    return Selection(collected)
+
+
+def _in_stages(engine: QueryEngine, panel: Panel) -> bool:
+    """Whether a budget may end before all classifiers were asked; a batch of queries is sent as a whole."""
+    several = any(classifier_of(view) for view in panel)
+    return several and engine.remaining() is not None and not any(each.batches for each in engine.channels.values())
+
+
 def _cut(collected: Collected) -> bool:
     return any(item.cause in (Cause.BUDGET, Cause.STOPPED) for item in collected.unscored)
+
+
+def _without(cut: Collected, panel: Panel, complete: Collected | None) -> Selection:
+    """Leave out what was not asked about all pictures; without `complete` answers, keep the pictures with all."""
+    if complete is None or any(item.cause is Cause.STOPPED for item in cut.unscored):
+        return Selection(cut)
+    added = [str(view) for view in panel if view not in complete.panel.views]
+    which = added[0] if len(added) == 1 else f"{added[0]} and {len(added) - 1} more"
+    why = next(item.message for item in cut.unscored if item.cause is Cause.BUDGET)
+    total = len(cut.votes) + len(cut.unscored)
+    return Selection(
+        complete,
+        cut=f"The budget ended early: {which} could be asked about {len(cut.votes):,} of {total:,} pictures and "
+        f"{'is' if len(added) == 1 else 'are'} left out of the comparison; {why}",
+    )
 
 
 def suitable(labelled: LabelledVotes, panel: Panel) -> tuple[Panel, list[str]]:
@@ -282,9 +328,11 @@ class FitResult:
     learned: Learned | None = field(default=None, repr=False)
     pilot: int = 0
     """The number of labelled pictures used for selection, which are used for fitting only."""
+    cut: str = ""
+    """Which queries the budget did not cover, so that they are left out, as a sentence; empty if it covered all."""
 
     def __str__(self) -> str:
-        return "\n".join([str(self.profile), *self.sentences])
+        return "\n".join([str(self.profile), *self.sentences, *filter(None, [self.cut])])
 
     def at(self, max_price: float | None = None, max_queries: float | None = None) -> Profile:
         """Fit the profile of another point within these limits per picture, without queries; pass it to `Model.use`.
@@ -331,7 +379,9 @@ def fit(
     points = tuple(sorted((*learned.profile.frontier, *beside), key=lambda point: point.price))
     profile = learned.profile.model_copy(update={"frontier": points})
     sentences = (*chosen.sentences, *profile.advice())
-    return FitResult(profile, Frontier(points), collected, sentences, learned=learned, pilot=chosen.pilot)
+    return FitResult(
+        profile, Frontier(points), collected, sentences, learned=learned, pilot=chosen.pilot, cut=chosen.cut
+    )
 
 
 # The paper's search -------------------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ async def collect(
 ) -> Collected:
     """Collect the answers about every picture, each as a string of tags, labelled if all truths are known."""
     screen = replace(screen, descriptors=True, thumbnails=True)
-    rows = [row async for row in engine.ask(pictures, panel, None, screen)]
+    rows = [collecting.affordable(row) async for row in engine.ask(pictures, panel, None, screen)]
     answered = [(picture, row) for picture, row in zip(pictures, rows, strict=True) if isinstance(row, Row)]
     truths = [join_tags(sorted(picture.tags)) for picture, _ in answered if picture.tags is not None]
     votes = Votes.collect([row for _, row in answered], tuple(map(str, panel)), truths)

@@ -20,5 +20,6 @@ from looktwice.engine.query import (
     Screen,
     Unscored,
     askable,
+    lacks_budget,
 )
 from looktwice.engine.runner import Settings

@@ -94,6 +94,11 @@ class Unscored:
         return kind(f"{self.name}: {self.message}", code=self.code)
 
 
+def lacks_budget(row: Row) -> str | None:
+    """Why the budget did not cover one of the queries about a picture; None if it covered all of them."""
+    return next((why for code, why in row.missing.values() if code == Cause.BUDGET.code), None)
+
+
 @dataclass
 class Progress:
     """The progress of a run; it may be read at any time."""

@@ -17,7 +17,6 @@ from looktwice.decisions import (
     Plan,
     Profile,
     ProfileClassifier,
-    Selection,
     Transferred,
     collecting,
     fitting,
@@ -113,7 +112,7 @@ class Learner(Connection):
         fixed = views not in (None, "") or not isinstance(family, Jury)
         async with self._showing(len(found)) as engine:
             if fixed:
-                selection = Selection(await collecting.collect(engine, found, panel))
+                selection = await pilot.ask_all(engine, found, panel)
             else:
                 selection = await pilot.ask(engine, found, panel, asked)
         collected = collecting.check_learnable(selection.collected, len(found), tell)
