@@ -112,14 +112,6 @@ class Decided:
         counts |= {"provisional": self.provisional}
         return {"pictures": self.verdicts + len(self.unscored), "not_scored": len(self.unscored), **counts}
 
-    def tell_provisional(self) -> None:
-        """Print how many verdicts are provisional, if any are."""
-        if self.provisional:
-            say(
-                f"[yellow]Provisional:[/yellow] {self.provisional:,} verdicts lack answers that the budget did not "
-                "cover; none of them is accepted. Raise the budget and run again to ask the rest."
-            )
-
 
 @decides
 @asks
@@ -291,9 +283,8 @@ def score(
     finally:
         file.finish(decided.unscored)
     complain(list(decided.unscored.values()))
-    decided.tell_provisional()
     causes = {item.cause for item in decided.unscored.values()}
-    tell_unfamiliar(decided, decide)
+    tell_doubtful(decided, decide)
     selected = bool(decide.claims()) and tell_selected(place, model.fitted().digest, decided.digests)
     drift = _tell_drift(monitor)
     if output.json:
@@ -311,8 +302,13 @@ def score(
     leave(not file.missing(), decided.held)
 
 
-def tell_unfamiliar(decided: Decided, decide: DecisionOptions) -> None:
-    """How many pictures are not like the labelled ones, if there are any."""
+def tell_doubtful(decided: Decided, decide: DecisionOptions) -> None:
+    """How many verdicts are provisional, and how many pictures are not like the labelled ones, if there are any."""
+    if decided.provisional:
+        say(
+            f"[yellow]Provisional:[/yellow] {decided.provisional:,} verdicts lack answers that the budget did not "
+            "cover; none of them is accepted. Raise the budget and run again to ask the rest."
+        )
     if decided.unfamiliar:
         many = decided.verdicts + len(decided.unscored)
         share = f"{decided.unfamiliar} of {many} pictures ({100 * decided.unfamiliar / many:.1f} %)"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from looktwice.cli.cluster import last_line, running
 from looktwice.cli.console import Output, complain, policy_of, print_json, safe, say, show_estimate, stop
-from looktwice.cli.look import Decided, Machines, tell_unfamiliar
+from looktwice.cli.look import Decided, Machines, tell_doubtful
 from looktwice.cli.verdict_folder import VerdictFolder
 from looktwice.errors import DataError, FleetError, LookTwiceError
 from looktwice.model import (
@@ -106,8 +106,7 @@ def _tell(results: VerdictFolder, decide: DecisionOptions, record: dict[str, obj
     for verdict in results.verdicts():
         decided.add(verdict)
     complain(list(decided.unscored.values()))
-    decided.tell_provisional()
-    tell_unfamiliar(decided, decide)
+    tell_doubtful(decided, decide)
     complete = not (cut or decided.unscored or decided.provisional)
     if json:
         # Each worker compares its own pictures with the labelled ones; what it held, it held because they had changed.
