@@ -193,6 +193,13 @@ def test_a_family_that_does_not_draw_is_refused_when_it_is_defined(registry: Non
     assert "silent" not in REGISTERED
 
 
+@pytest.mark.parametrize("text", ["negative", "mirror+negative", "gpt@negative"])
+def test_a_view_that_returns_pixels_instead_of_writing_them_is_refused(registry: None, text: str) -> None:
+    register(define("Negative", View, adjective="negative", draw=lambda view, part, asked, picture, out: 255 - picture))
+    with pytest.raises(ViewError, check=coded("view-plugin")):
+        shown(noisy(8, 8), text)
+
+
 def test_a_family_cannot_take_the_name_of_another(registry: None) -> None:
     own = define("Mirror", View, adjective="inverted", draw=invert)
     with pytest.raises(ViewError, check=coded("view-plugin")):

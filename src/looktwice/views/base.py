@@ -124,7 +124,7 @@ class View(ABC):
 
     @abstractmethod
     def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
-        """Fills `out`, (n, height, width, 3), with the picture as each of the n questions shows it.
+        """Fills `out`, (n, height, width, 3), with the picture as each of the n questions shows it; returns nothing.
 
         `part` is the place of this view in a chain, or 0; `chance` gives each question and part its random numbers.
         """
@@ -153,6 +153,15 @@ class View(ABC):
 
     def __str__(self) -> str:
         return self.text
+
+
+def draw(view: View, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
+    """Draw a view into `out`; raise an error if its `draw` returns pixels instead of writing them."""
+    if view.draw(part, questions, picture, out) is not None:
+        raise ViewError(
+            f"{view.text}: draw returned a value; it must write the pixels into out, as in out[:] = …, and return None",
+            code="view-plugin",
+        )
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from looktwice.views.base import (
     View,
     Worded,
     arguments,
+    draw,
     name_of,
     short,
 )
@@ -84,8 +85,8 @@ class Chain(View):
         for question, target in zip(questions, out, strict=True):
             shown = picture
             for place, view in enumerate(self.views):
-                drawn = np.empty((1, *picture.shape), np.uint8)
-                view.draw(place, [question], shown, drawn)
+                drawn = np.zeros((1, *picture.shape), np.uint8)
+                draw(view, place, [question], shown, drawn)
                 shown = drawn[0]
             target[:] = shown
 
@@ -132,7 +133,7 @@ class At(View):
         return f"{self.classifier}@{self.view}"
 
     def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
-        self.view.draw(part, questions, picture, out)
+        draw(self.view, part, questions, picture, out)
 
 
 def classifier_of(view: View) -> str:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from looktwice.errors import ViewError
 from looktwice.images import Image
-from looktwice.views.base import Floats, Pixels, Question, View, Worded, name_of
+from looktwice.views.base import Floats, Pixels, Question, View, Worded, draw, name_of
 
 # Random numbers: the same query draws the same, whatever else is asked -----------------------------------------------
 
@@ -310,7 +310,7 @@ def renderer(views: Iterable[View]) -> str:
 
 def render(image: Image, questions: Sequence[Question]) -> Pixels:
     """(n, height, width, 3): the pixels of each query, in order."""
-    out = np.empty((len(questions), *image.pixels.shape), np.uint8)
+    out = np.zeros((len(questions), *image.pixels.shape), np.uint8)
     render_into(image, questions, out)
     return out
 
@@ -335,7 +335,7 @@ def render_into(image: Image, questions: Sequence[Question], out: Pixels) -> Non
         if moves:
             read_through(fixed_maps(moves, height, width), image.pixels, sampling_of(moves[0]), out[start:stop])
         else:
-            questions[start].view.draw(0, questions[start:stop], image.pixels, out[start:stop])
+            draw(questions[start].view, 0, questions[start:stop], image.pixels, out[start:stop])
 
 
 # What is drawn together --------------------------------------------------------------------------------------------
