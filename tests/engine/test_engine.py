@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import signal
@@ -490,6 +491,21 @@ def test_an_exception_of_a_callback_ends_the_run_and_everything_is_saved(tmp_pat
             model.ask(write_pictures(tmp_path / "pictures.npz", 300), views="rotation:20*4")
     if place:
         assert maintenance.verify(place) == []
+
+
+@pytest.mark.parametrize("ledger", [None, "ledger.db"])
+def test_an_exception_of_the_users_function_is_raised_once_and_nothing_else_is_logged(
+    tmp_path: Path, ledger: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    def classify(image: object) -> str:
+        raise KeyError("weights")
+
+    images = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), np.uint8)
+    place = None if ledger is None else str(tmp_path / ledger)
+    with Model(classify, ledger=place, concurrency=8) as model, pytest.raises(KeyError, match="weights"):
+        model.ask(images, views="mirror")
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 def test_a_model_that_is_called_by_its_own_callback_says_so(tmp_path: Path) -> None:

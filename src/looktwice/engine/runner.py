@@ -152,6 +152,7 @@ class Runner:
             return error
 
     def _forget(self, key: bytes, task: asyncio.Task[Bought | Failure]) -> None:
+        _ = task.cancelled() or task.exception()  # retrieved: of several errors, the run raises the first
         if self._asking[key][1] is task:
             del self._asking[key]
 
