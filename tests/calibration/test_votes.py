@@ -324,6 +324,17 @@ def test_a_first_answer_may_be_missing_and_the_files_keep_that(tmp_path: Path) -
         assert read.unsayable == votes.unsayable
 
 
+@pytest.mark.parametrize("mask", [[True, False, True], np.array([True, False, True]), [0, 2], slice(0, 3, 2)])
+def test_votes_are_taken_by_mask_position_or_slice(mask: Any) -> None:
+    scores = [[0.9, 0.8], [0.7, 0.6], [0.5, 0.4]]
+    votes = Votes.from_labels(["cat", "dog", "cat"], [["dog"], ["dog"], [None]], ["cat", "dog", "fox"], scores=scores)
+    some = votes.take(mask)
+    assert (some.names, some.words, some.excluded) == (("0", "2"), ("cat", "fox"), ())
+    assert (some.base.tolist(), some.views.tolist(), some.truths.tolist()) == ([0, 0], [[1], [MISSING]], [0, OUTSIDE])
+    assert some.lists()[0] == votes.lists()[0]
+    assert len(some.lists()) == 2
+
+
 def test_sources_are_taken_in_any_order_with_their_lists_and_labels() -> None:
     votes = Votes.from_labels(["a", None], [["b", "a"], ["b", None]])
     lists = np.arange(6, dtype=np.int32).reshape(2, 3, 1) % 2

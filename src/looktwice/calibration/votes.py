@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 
 Labels = Sequence[str | int | None] | NDArray[np.generic]
+
+Rows = Places | Bools | list[int] | list[bool] | slice
 
 LabelTable = Sequence[Sequence[str | int | None]] | NDArray[np.generic]
 
@@ -91,6 +93,8 @@ class Votes:
     unsayable: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
     """(S + 1,): the codes that the classifiers of the base and of each view cannot return; empty if they can return
     all."""
+
+    _by_picture: ClassVar[tuple[str, ...]] = ("names", "base", "views", "digests")
 
     def __post_init__(self) -> None:
         n, s = len(self.names), len(self.panel)
@@ -277,16 +281,11 @@ class Votes:
             probabilities=tuple(probabilities) if len(set(probabilities)) > 1 else (),
         )
 
-    def take(self, rows: NDArray[np.intp] | slice) -> Self:
-        """The votes about a subset of the pictures."""
-        return replace(
-            self,
-            names=_taken(self.names, rows),
-            base=self.base[rows],
-            views=self.views[rows],
-            digests=_taken(self.digests, rows) if self.digests else (),
-            evidence=self.evidence and self.evidence.take(rows),
-        )
+    def take(self, rows: Rows) -> Self:
+        """The votes about a subset of the pictures, given as a slice, positions or a mask."""
+        places = np.arange(len(self))[rows]
+        kept: dict[str, Any] = {name: _taken(getattr(self, name), places) for name in self._by_picture}
+        return replace(self, evidence=self.evidence and self.evidence.take(places), **kept)
 
     def distinct(self) -> Self:
         """Remove duplicates: of pictures with equal digests, keep the first."""
@@ -419,6 +418,8 @@ class LabelledVotes(Votes):
     probabilities: tuple[float, ...] = field(default=(), kw_only=True)
     """(n,): the relative probability with which each picture was selected for labelling; empty if equal."""
 
+    _by_picture = (*Votes._by_picture, "truths", "words", "excluded", "probabilities")
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.excluded) not in (0, len(self)):
@@ -440,21 +441,6 @@ class LabelledVotes(Votes):
                 "truths contain a code outside the vocabulary; let `labelled` create the codes",
                 code="votes-malformed",
             )
-
-    def take(self, rows: NDArray[np.intp] | slice) -> Self:
-        """The votes and truths of a subset of the pictures."""
-        return replace(
-            self,
-            names=_taken(self.names, rows),
-            base=self.base[rows],
-            views=self.views[rows],
-            truths=self.truths[rows],
-            words=_taken(self.words, rows),
-            digests=_taken(self.digests, rows) if self.digests else (),
-            evidence=self.evidence and self.evidence.take(rows),
-            excluded=_taken(self.excluded, rows) if self.excluded else (),
-            probabilities=_taken(self.probabilities, rows) if self.probabilities else (),
-        )
 
     def even(self) -> Bools:
         """(n,): a subsample in which all pictures had the same probability of selection.
@@ -525,8 +511,11 @@ def few(labels: Iterable[str]) -> str:
     return ", ".join(repr(label[:40]) for label in ordered[:3]) + (", …" if len(ordered) > 3 else "")
 
 
-def _taken(values: tuple[T, ...], rows: NDArray[np.intp] | slice) -> tuple[T, ...]:
-    return values[rows] if isinstance(rows, slice) else tuple(values[i] for i in rows)
+def _taken(values: tuple[T, ...] | Codes, places: Places) -> tuple[T, ...] | Codes:
+    """Some of the values, one per picture; an empty tuple, which stands for unknown values, stays empty."""
+    if isinstance(values, tuple):
+        return tuple(values[place] for place in places.tolist()) if values else ()
+    return values[places]
 
 
 @dataclass(frozen=True, eq=False)
