@@ -299,7 +299,7 @@ def test_the_command_line_fits_and_looks_with_an_installed_calibrator(site: Path
     looked = run("look", str(demo / "pictures.npz"), "--on-drift", "accept", cwd=tmp_path, PYTHONPATH=path)
     assert looked.returncode == 0, looked.stderr
     without = run("look", str(demo / "pictures.npz"), cwd=tmp_path)
-    assert (without.returncode, code_in(without.stderr)) == (1, "profile-malformed")
+    assert (without.returncode, code_in(without.stderr)) == (1, "calibrator-unknown")
 
 
 @pytest.mark.parametrize(

@@ -322,6 +322,13 @@ class Profile(Part):
             where = shown(".".join(map(str, first["loc"])) or "the top")
             raise ProfileError(f"the profile {name!r} is malformed at {where}: {first['msg']}") from None
         except (DataError, ViewError) as error:
+            if error.code in ("calibrator-unknown", "view-unknown"):
+                unknown = str(error).partition(";")[0]
+                raise ProfileError(
+                    f"the profile {name!r} cannot be used yet: {unknown}; import the module that registers "
+                    "it, or install its package",
+                    code=error.code,
+                ) from None
             raise ProfileError(f"the profile {name!r} is malformed: {error}") from None
         asked = [*profile.views(), *(profile.adaptive.views() if profile.adaptive else ())]
         if profile.renderer != (current := renderer(asked)):
