@@ -314,3 +314,38 @@ def test_a_class_that_is_not_a_calibrator_cannot_be_registered() -> None:
         calibrators.register(Probit)
     with pytest.raises(FitError, check=coded("calibrator-plugin")):
         calibrators.named(Plain())
+
+
+@dataclass(frozen=True)
+class Edges(Probit):
+    """A calibrator of a user, with an array as a field."""
+
+    name = "edges"
+    edges: tuple[float, ...] = ()
+
+
+@pytest.mark.parametrize("kind", [np.ndarray, tuple[np.bool_, ...], Callable[[float], float], "Unknown"], ids=str)
+def test_a_field_that_a_profile_cannot_store_is_refused_when_it_is_registered(kind: object) -> None:
+    family: type[Calibrator] = dataclass(frozen=True)(
+        type("Own", (Probit,), {"__annotations__": {"rule": kind}, "rule": (), "name": "own"})
+    )
+    with pytest.raises(FitError, match=r"rule|Unknown", check=coded("calibrator-plugin")):
+        calibrators.register(family)
+    assert "own" not in calibrators.FAMILIES
+
+
+def test_the_numbers_of_numpy_in_a_calibrator_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(calibrators.FAMILIES, "edges", Edges)
+    values = np.array([0.25, 0.5], np.float32)
+    for edges in (tuple(values), values):
+        stored = json.loads(json.dumps(calibrators.dump(Edges(a=np.float64(2), edges=edges))))  # type: ignore[arg-type]
+        assert calibrators.restore(stored) == Edges(a=2.0, edges=(0.25, 0.5))
+    with pytest.raises(FitError, check=coded("calibrator-plugin")):
+        calibrators.dump(Edges(edges=(object(),)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("calibrator", [*FAMILIES, Jury(), AdaptiveJury()], ids=name)
+def test_votes_without_truths_are_refused(calibrator: Calibrator) -> None:
+    bare = Votes.from_labels(["a", "b"] * 20, [["a", "a"]] * 40, scores=np.full((40, 3), 0.5))
+    with pytest.raises(FitError, check=coded("labels-missing")):
+        calibrator.fit(bare)  # type: ignore[arg-type]

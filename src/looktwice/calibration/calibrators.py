@@ -6,10 +6,10 @@ Other calibrators are added with `register`, or by installed packages with an en
 
 from __future__ import annotations
 
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from importlib.metadata import entry_points
 from inspect import signature
-from typing import ClassVar, Protocol, Self, TypeVar
+from typing import ClassVar, Protocol, Self, TypeVar, get_type_hints
 
 import numpy as np
 
@@ -56,7 +56,7 @@ Family = TypeVar("Family", bound=Calibrator)
 def register(family: type[Family]) -> type[Family]:
     """Class decorator: register a calibrator by its `name` so that profiles that use it can be loaded.
 
-    The class must be a dataclass; its fields are stored in the profile.
+    The class must be a dataclass; its fields are stored in the profile as JSON, so their types must have a JSON form.
     """
     name = getattr(family, "name", None)
     missing = [method for method in METHODS if not hasattr(family, method)]
@@ -68,8 +68,29 @@ def register(family: type[Family]) -> type[Family]:
             f"{family.__name__} has the name {name!r} of a built-in calibrator; choose another name",
             code="calibrator-plugin",
         )
+    _check_fields(family)
     FAMILIES[name] = family  # in a notebook, a class that is defined again replaces the earlier one
     return family
+
+
+def _check_fields(family: type[Calibrator]) -> None:
+    """Raise an error if a field has a type that a profile cannot store."""
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticUserError
+
+    try:
+        hints = get_type_hints(family, include_extras=True)
+    except NameError as error:
+        raise FitError(f"{family.__name__}: its fields cannot be read: {error}", code="calibrator-plugin") from None
+    for field in fields(family):  # type: ignore[arg-type]
+        try:
+            TypeAdapter(hints[field.name]).json_schema()
+        except PydanticUserError:
+            raise FitError(
+                f"{family.__name__}: a profile cannot store the type of the field {field.name}; use float, int, bool, "
+                "str, None, dataclasses of these, and tuples, such as tuple[float, ...] for an array",
+                code="calibrator-plugin",
+            ) from None
 
 
 def find(name: str, error: type[LookTwiceError]) -> type[Calibrator]:
@@ -112,10 +133,20 @@ def named(calibrator: Calibrator | str) -> Calibrator:
 
 
 def dump(calibrator: Calibrator) -> dict[str, object]:
-    """Serialise a calibrator to plain JSON values; `restore` is the inverse."""
-    from pydantic import TypeAdapter
+    """Serialise a calibrator to plain JSON values, also from numpy's; `restore` is the inverse."""
+    from pydantic_core import to_jsonable_python
 
-    return {"family": calibrator.name, **TypeAdapter(type(calibrator)).dump_python(calibrator, mode="json")}
+    return {"family": calibrator.name, **to_jsonable_python(calibrator, fallback=_from_numpy)}
+
+
+def _from_numpy(value: object) -> object:
+    """Convert numpy's scalars and arrays, which a calibrator may hold, to JSON values."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise FitError(
+        f"a profile cannot store the {type(value).__name__} in a field of its calibrator; use numbers and tuples",
+        code="calibrator-plugin",
+    )
 
 
 def restore(fields: dict[str, object]) -> Calibrator:
