@@ -95,6 +95,7 @@ class Jury:
 
         Scores and the confusion step are used only if they lower the log loss on held-out folds.
         """
+        labelled.check()
         layout = choose_layout(labelled, self.shrinkage)
         confusion = learn_confusion(labelled, lambda part: self._fit(part, layout))
         return replace(self._fit(labelled, layout), confusion=confusion)
@@ -222,6 +223,7 @@ class AdaptiveJury:
 
     def fit(self, labelled: LabelledVotes) -> Self:
         """Fit the juries on pictures for which every view was queried."""
+        labelled.check()
         layouts = choose_layout(labelled, SHRINKAGE), choose_layout(labelled.under([]), SHRINKAGE)
         layout = Layout.union(*layouts)
         confusion = learn_confusion(labelled, lambda part: Jury()._fit(part, layout))
