@@ -89,6 +89,17 @@ def database(server: Server) -> Iterator[str]:
     assert maintenance.verify(server.address) == []
 
 
+@pytest.fixture(scope="session")
+def aws_descriptions() -> Iterator[None]:
+    """Descriptions of AWS's services that are parsed once for all clients; botocore parses them for each session."""
+    import botocore.loaders
+    import botocore.session
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(botocore.session, "create_loader", cache(botocore.loaders.create_loader))
+        yield
+
+
 @pytest.fixture
 def ours() -> Callable[[], list[str]]:
     """The threads of models and ledgers that were started since the test began, and live."""

@@ -9,11 +9,8 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from functools import cache
 from pathlib import Path
 
-import botocore.loaders
-import botocore.session
 import numpy as np
 import pytest
 from aiohttp import web
@@ -51,12 +48,7 @@ ARN = "arn:aws:rekognition:eu-west-1:123456789012:project/fashion/version/fashio
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _descriptions() -> Iterator[None]:
-    """The services' descriptions are parsed once for all clients; botocore does it once for each."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(botocore.session, "create_loader", cache(botocore.loaders.create_loader))
-        yield
+pytestmark = pytest.mark.usefixtures("aws_descriptions")
 
 
 @pytest.fixture(autouse=True)

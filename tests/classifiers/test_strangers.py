@@ -8,53 +8,51 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
+from support import forked
 from support.serving import learn_profile
-from support.workshop import command, write_pictures
+from support.workshop import write_pictures
 
 import looktwice
 
-WATCH = """
-import os, sys
-WATCHED = ("socket.connect", "socket.getaddrinfo", "socket.gethostby", "subprocess.", "os.exec", "os.posix_spawn",
-           "os.fork", "os.system")
-def watch(event, details):
-    if event.startswith(WATCHED) or (event == "import" and "evilmod" in str(details[0])):
-        note(f"{event} {details}")
-def note(line):
-    with open(os.environ["WATCHED_BY"], "a") as file:
-        file.write(line + "\\n")
-class Watched(type(os.environ)):
-    def __getitem__(self, name):
-        callers = [sys._getframe(1), sys._getframe(1).f_back or sys._getframe(1)]
-        if name == "EVIL_SECRET" and any("looktwice" in frame.f_code.co_filename for frame in callers):
-            note("the secret was read")
-        return super().__getitem__(name)
-os.environ.__class__ = Watched
-sys.addaudithook(watch)
-"""
-"""Notes in a file what Python reports of processes, connections, names of hosts, the module, and the variable."""
+TESTS = Path(__file__).parents[1]
+SITE = "from support.watched import watch; watch()"
+"""Makes a process of its own one that is watched."""
 SCORER = "from looktwice.ray import Scorer; Scorer('profile.json')"
 LOADED = "import looktwice; looktwice.Model.load('profile.json')"
-REFUSED = {
-    "look": command("look", "pictures.npz"),
-    "dry run": command("score", "pictures.npz", "-o", "out.csv", "--dry-run"),
-    "score": command("score", "pictures.npz", "-o", "out.csv"),
-    "evaluate": command("evaluate", "pictures.npz"),
-    "serve": command("serve", "--port", 0),
-    "score on Ray": command("score", "pictures.npz", "-o", "out", "--engine", "ray"),
-    "Model.load": [sys.executable, "-c", LOADED],
-    "Ray's Scorer": [sys.executable, "-c", SCORER],
+REFUSED: dict[str, list[str]] = {
+    "look": ["look", "pictures.npz"],
+    "dry run": ["score", "pictures.npz", "-o", "out.csv", "--dry-run"],
+    "score": ["score", "pictures.npz", "-o", "out.csv"],
+    "evaluate": ["evaluate", "pictures.npz"],
+    "serve": ["serve", "--port", "0"],
+    "score on Ray": ["score", "pictures.npz", "-o", "out", "--engine", "ray"],
+    "Model.load": ["-c", LOADED],
+    "Ray's Scorer": ["-c", SCORER],
 }
 UNCONCERNED = {
-    "plan": command("plan", "--max-error", 0.3, "-p", "profile.json"),
-    "report": command("report"),
+    "plan": ["plan", "--max-error", "0.3", "-p", "profile.json"],
+    "report": ["report"],
 }
 """What takes the figures of a profile, and never its classifier."""
+
+
+def run(words: list[str], folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """A process from its very start, as a shell starts it."""
+    command = [sys.executable, *(words if words[0] == "-c" else ["-m", "looktwice.cli.app", *words])]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+forked_run = partial(forked.run, module="support.watched")
+"""The same with its libraries imported beforehand."""
+Run = Callable[[list[str], Path, dict[str, str]], subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -80,9 +78,16 @@ EVIL = {
 }
 
 
-@pytest.mark.parametrize(("kind", "where"), [*((kind, "profile.json") for kind in EVIL), ("command", "looktwice.toml")])
+@pytest.mark.parametrize(
+    ("kind", "where", "run"),
+    [
+        pytest.param("python", "profile.json", run, id="python, from the start of the process"),
+        *(pytest.param(kind, "profile.json", forked_run, id=kind) for kind in EVIL),
+        pytest.param("command", "looktwice.toml", forked_run, id="looktwice.toml"),
+    ],
+)
 def test_a_folder_from_a_stranger_does_nothing_and_one_line_says_what_to_do(
-    tmp_path: Path, sound: dict[str, object], listener: socket.socket, kind: str, where: str
+    tmp_path: Path, sound: dict[str, object], listener: socket.socket, kind: str, where: str, run: Run
 ) -> None:
     home, port = tmp_path / "received", str(listener.getsockname()[1])
     home.mkdir()
@@ -95,24 +100,21 @@ def test_a_folder_from_a_stranger_does_nothing_and_one_line_says_what_to_do(
         (home / where).write_text(f"classifiers = [{json.dumps(classifier)}]\nbudget = 5\n")
     write_pictures(home / "pictures.npz", 5)
     (home / "profile.json").write_text(json.dumps(sound if listed else {**sound, "classifier": classifier}))
-    (tmp_path / "sitecustomize.py").write_text(WATCH)
+    (tmp_path / "sitecustomize.py").write_text(SITE)
     environment = {
         **os.environ,
         "XDG_DATA_HOME": str(tmp_path / "data"),
         "EVIL_SECRET": "very-secret-value",
         "WATCHED_BY": str(tmp_path / "watched"),
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(looktwice.__file__).parent.parent)]),
+        "PYTHONPATH": os.pathsep.join(map(str, (tmp_path, TESTS, Path(looktwice.__file__).parent.parent))),
     }
-    done = {
-        name: subprocess.run(words, cwd=home, env=environment, capture_output=True, text=True, timeout=120, check=False)
-        for name, words in (REFUSED | UNCONCERNED).items()
-    }
+    done = {name: run(words, home, environment) for name, words in (REFUSED | UNCONCERNED).items()}
     said = {name: " ".join(each.stderr.split()) for name, each in done.items()}
     assert not (tmp_path / "watched").exists(), (tmp_path / "watched").read_text()
     assert not (home / "ran").exists()
     assert {name: each.returncode for name, each in done.items()} == {name: name in REFUSED for name in done}, said
     assert [name for name in REFUSED if not re.search("UntrustedError|classifier-untrusted", done[name].stderr)] == []
-    assert [name for name in REFUSED if done[name].args[1] == "-m" and done[name].stderr.count("\n") != 1] == []
+    assert [name for name in REFUSED if REFUSED[name][0] != "-c" and done[name].stderr.count("\n") != 1] == []
     with pytest.raises(BlockingIOError):
         listener.accept()
     assert not [name for name in said if "very-secret-value" in said[name] + done[name].stdout]

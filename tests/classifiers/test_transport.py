@@ -259,9 +259,10 @@ async def test_what_nobody_asked_for_is_not_taken_for_the_next_reply() -> None:
             taken.clear()
             written.clear()
             assert (await endpoint.send()).body == b"ok"
+            kept = idle()
             taken.set()
             await written.wait()
-            await until_async(lambda: all(protocol.should_close for protocol in idle()))
+            await until_async(lambda kept=kept: all(protocol.should_close for protocol in kept))
         assert connections == 3
 
 

@@ -111,10 +111,12 @@ def _opened(where: int) -> tuple[IO[str] | None, int]:
     return None, os.open(os.devnull, os.O_WRONLY) if where == subprocess.DEVNULL else os.dup(where)
 
 
-def run(arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """One run of the command line, to its end."""
+def run(
+    arguments: Sequence[str], folder: Path, environment: Mapping[str, str], module: str = COMMAND_LINE
+) -> subprocess.CompletedProcess[str]:
+    """One run of the command line, or of another module's `main`, to its end."""
     with TemporaryFile("r+") as out, TemporaryFile("r+") as err:
-        code = start(COMMAND_LINE, arguments, folder, environment, out.fileno(), err.fileno()).wait()
+        code = start(module, arguments, folder, environment, out.fileno(), err.fileno()).wait()
         out.seek(0)
         err.seek(0)
         return subprocess.CompletedProcess(arguments, code, out.read(), err.read())
