@@ -166,6 +166,7 @@ async def test_a_server_whose_headers_never_end_is_left(endless: bytes) -> None:
     assert sent < 20_000_000
 
 
+@pytest.mark.slow
 async def test_a_server_that_says_continue_for_ever_is_left_when_the_time_is_up() -> None:
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(100)

@@ -54,6 +54,7 @@ def dispatcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("dispatcher")
 @pytest.mark.parametrize("page", [page for page in PAGES[1:] if SNIPPET.search(page.read_text("utf-8"))], ids=named)
 def test_the_snippets_of_a_page_run_one_after_the_other(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,6 +207,7 @@ def test_the_notebook_runs_to_its_end(tmp_path: Path) -> None:
 MODULES = [info.name for info in pkgutil.walk_packages(looktwice.__path__, "looktwice.", onerror=lambda _: None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["looktwice", *MODULES])
 def test_examples_in_docstrings_hold(name: str) -> None:
     try:

@@ -21,11 +21,13 @@ ROOT = Path(__file__).parents[1]
 REFERENCE = runpy.run_path(str(ROOT / "tools" / "error_reference.py"))
 
 
+@pytest.mark.slow
 def test_the_page_of_codes_is_made_from_the_code() -> None:
     kept = (ROOT / "docs" / "reference" / "errors.md").read_text("utf-8")
     assert kept == REFERENCE["page"](), "run: python tools/error_reference.py > docs/reference/errors.md"
 
 
+@pytest.mark.slow
 def test_every_code_is_on_record_and_used() -> None:
     rows = {*(cause.code for cause in Cause), "pictures-selected"}  # the latter is a warning of `score`
     assert set(REFERENCE["raised"]()) | rows == set(CODES)

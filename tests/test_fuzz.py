@@ -16,6 +16,7 @@ TRIES = 300
 """For each target, the same ones every time; what they find is added to the corpus."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_what_usually_comes_is_taken_and_what_is_spoilt_does_no_harm(name: str) -> None:
     target, dice = TARGETS[name], random.Random(name)

@@ -107,6 +107,7 @@ print(len(estimator.predict(X)), next(model.score(X)).name, flush=True)
     assert server.stats()["requests"] == 40
 
 
+@pytest.mark.slow
 async def test_a_model_works_in_a_running_loop_with_await_and_without(profile: Profile) -> None:
     with lt.Model(brightest, profile) as model:
         expected = model.look(IMAGES[0])
@@ -130,6 +131,7 @@ def test_two_threads_may_use_one_model_at_once(profile: Profile) -> None:
 # Stopping -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_leaving_a_loop_early_keeps_what_was_answered(tmp_path: Path, profile: Profile) -> None:
     asked: Counter[bytes] = Counter()
 
@@ -149,6 +151,7 @@ def test_leaving_a_loop_early_keeps_what_was_answered(tmp_path: Path, profile: P
     assert set(asked.values()) == {1}
 
 
+@pytest.mark.slow
 async def test_leaving_one_loop_early_does_not_stop_another(profile: Profile) -> None:
     many, _ = pictures(600, seed=4)
     async with lt.AsyncModel(brightest, profile) as model:
@@ -270,6 +273,7 @@ def test_a_stream_says_that_its_model_was_closed(profile: Profile, ours: Callabl
     assert ours() == []
 
 
+@pytest.mark.slow
 def test_garbage_is_collected_in_the_models_own_thread(profile: Profile) -> None:
     def collect(_: AnswerEvent) -> None:
         gc.collect()
@@ -321,6 +325,7 @@ def test_a_forked_process_ends_as_it_wants_to_though_the_model_is_asking(tmp_pat
     assert server.stats()["requests"] == 100
 
 
+@pytest.mark.slow
 def test_nothing_is_learned_from_a_part_of_the_pictures() -> None:
     async def stopped() -> None:
         async with lt.AsyncModel(brightest, on_answer=lambda _: model.stop()) as model:
@@ -436,6 +441,7 @@ def test_only_a_function_declared_as_batched_gets_many_pictures() -> None:
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scored", [False, True])
 def test_a_verdict_does_not_depend_on_new_labels_of_other_pictures(scored: bool) -> None:
     def light(image: np.ndarray) -> object:

@@ -55,6 +55,7 @@ INTERFACES: dict[str, Callable[[Path, Path, str, str], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("views", "calibrator"), [("", "jury"), ("mirror rotation:15*3", "probit")])
 @pytest.mark.filterwarnings("ignore:1 pictures are the same as others")
 def test_every_interface_fits_the_same_profile(pictures: Path, tmp_path: Path, views: str, calibrator: str) -> None:

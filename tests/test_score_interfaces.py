@@ -20,6 +20,8 @@ from looktwice.errors import LookTwiceError, ProfileError
 from looktwice.images.collection import Picture, labelled
 from looktwice.views import Panel
 
+pytestmark = pytest.mark.slow
+
 VIEWS = "mirror zoom:1.15"
 
 

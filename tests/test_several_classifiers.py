@@ -58,6 +58,7 @@ def load(path: Path) -> lt.Model:
     return lt.Model.load(path, classifiers, ledger="memory")
 
 
+@pytest.mark.slow
 def test_the_cheap_one_is_asked_first_and_the_dear_one_where_it_doubts(fitted: Path) -> None:
     with load(fitted) as model:
         verdicts = [verdict for verdict in model.score(IMAGES[300:]) if isinstance(verdict, lt.Verdict)]
@@ -74,6 +75,7 @@ def test_the_cheap_one_is_asked_first_and_the_dear_one_where_it_doubts(fitted: P
     assert json.loads(json.dumps(bright[0].to_dict()))["asked"][1]["classifier"] == "dear"
 
 
+@pytest.mark.slow
 def test_fewer_queries_than_two_a_picture_mean_one_of_them(tmp_path: Path) -> None:
     with models() as model:
         profile = model.fit(IMAGES[:300], TRUTHS[:300], views=Panel(()), max_price=0.001).profile
@@ -114,6 +116,7 @@ def test_a_profile_names_the_classifiers_that_it_needs(fitted: Path) -> None:
         lt.Model.load(fitted, lt.connect(dear, name="other", price="0.01"))
 
 
+@pytest.mark.slow
 def test_a_result_is_shown_by_its_figures_and_a_limit_below_every_price_is_refused() -> None:
     with models() as model:
         result = model.fit(IMAGES[:300], TRUTHS[:300], views=Panel(()))
@@ -137,6 +140,7 @@ def test_what_is_for_one_classifier_is_refused_before_anything_is_paid(paper: st
         assert model.asked.sent == 0
 
 
+@pytest.mark.slow
 def test_pictures_that_the_chosen_classifier_did_not_answer_are_not_judged() -> None:
     def silent(image: Pixels) -> str:
         return right(image) if image[0, 0, 0] > 12 else ""

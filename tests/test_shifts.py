@@ -11,6 +11,7 @@ from looktwice import Model
 from looktwice.images.collection import labelled
 
 
+@pytest.mark.slow
 def test_after_the_alarm_nothing_is_accepted_and_labels_repair_the_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"FIT": 150, "CLEAN": 20, "SHIFTED": 120, "LABELLED": 30}.items():
         monkeypatch.setattr(shifts, name, value)

@@ -54,6 +54,7 @@ def noise(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return rng.integers(0, 256, (count, 16, 16, 3), np.uint8), rng.choice(LABELS, count)
 
 
+@pytest.mark.slow
 def test_probabilities_and_sets_do_not_depend_on_new_labels_of_other_pictures() -> None:
     def light(image: np.ndarray) -> str:
         level = float(image.mean()) + 0.3 * (float(image[0, 0, 0]) - 128)
@@ -72,6 +73,7 @@ def test_probabilities_and_sets_do_not_depend_on_new_labels_of_other_pictures() 
 # What is learned and told ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calibrator", ["gaussian", "probit", "jury"])
 def test_fit_predict_and_probabilities(calibrator: str) -> None:
     images, labels = pictures(200)
@@ -87,6 +89,7 @@ def test_fit_predict_and_probabilities(calibrator: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_labels_that_the_classifier_never_says_get_a_probability_too() -> None:
     images, labels = pictures(60)
     labels = labels.astype("U9")
@@ -96,6 +99,7 @@ def test_labels_that_the_classifier_never_says_get_a_probability_too() -> None:
     assert model.predict_proba(images)[:, list(model.classes_).index("elsewhere")].min() > 0
 
 
+@pytest.mark.slow
 def test_labels_that_only_the_classifier_says_get_no_column_and_are_never_predicted() -> None:
     images, labels = pictures(120)
     northern = np.char.startswith(labels, "n")

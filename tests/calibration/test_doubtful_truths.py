@@ -130,6 +130,7 @@ def test_knowing_that_answers_are_wrong_beats_leaving_these_pictures_out() -> No
     assert brier["told"] < brier["all"] + 0.02
 
 
+@pytest.mark.slow
 def test_a_jury_with_scores_learns_from_wrong_answers_too() -> None:
     votes = doubted(world(150, seed=1), 1.0)
     fitted = Jury().fit(votes)

@@ -173,6 +173,7 @@ def drawn_from(theta: Floats, votes: Votes, seed: int) -> LabelledVotes:
     return votes.labelled(map(str, padded[np.arange(len(votes)), column]))
 
 
+@pytest.mark.slow
 def test_weights_that_made_the_truths_are_found_again() -> None:
     votes = simulated(20_000, 3, 10, seed=5)
     theta = np.array([0.8, 1.6, 0.4, 1.0, 0.7, -0.5, 1.2])
@@ -182,6 +183,7 @@ def test_weights_that_made_the_truths_are_found_again() -> None:
     assert np.abs(gap[:-3]).max() < 0.2
 
 
+@pytest.mark.slow
 def test_interval_holds_the_true_probability_about_as_often_as_it_says() -> None:
     votes = simulated(300, 3, 10, seed=7)
     theta = np.array([0.8, 0.9, 0.6, 0.5, 0.5, 0.5, 1.2])  # not far from typical, as the prior has it
@@ -275,6 +277,7 @@ def test_refusals_in_first_place_cost_no_picture_and_teach_nothing_about_the_fir
     assert fitted.confidence(silent).mean() == pytest.approx(right.mean(), abs=0.03)
 
 
+@pytest.mark.slow
 @given(any_votes(), st.integers(0, 10**6))
 @settings(max_examples=60, deadline=None)
 def test_an_answer_is_no_evidence_against_a_label_that_it_could_not_be(votes: LabelledVotes, seed: int) -> None:

@@ -250,6 +250,7 @@ def test_risk_coverage_points_are_what_each_threshold_gives(data: tuple[Floats, 
         assert (coverage, risk) == pytest.approx((kept.mean(), 1 - correct[kept].mean()))
 
 
+@pytest.mark.slow
 @unhurried
 @given(st.integers(0, 50), st.integers(0, 50), st.floats(0.5, 0.99))
 def test_an_interval_of_a_share_holds_the_share_and_widens_with_the_level(k: int, more: int, level: float) -> None:
@@ -265,6 +266,7 @@ def test_an_interval_of_a_share_holds_the_share_and_widens_with_the_level(k: int
 # Other libraries
 
 
+@pytest.mark.slow
 @unhurried
 @given(answers(smallest=2))
 def test_figures_agree_with_scikit_learn(data: tuple[Floats, Bools]) -> None:
@@ -291,6 +293,7 @@ def test_wilson_agrees_with_scipy(data: tuple[Floats, Bools]) -> None:
     assert np.array(metrics.wilson(k, n, 0.9)) == pytest.approx([theirs.low, theirs.high], abs=1e-9)
 
 
+@pytest.mark.slow
 @unhurried
 @given(st.lists(st.tuples(st.floats(0.001, 0.999), st.booleans()), min_size=1, max_size=60), st.integers(1, 20))
 def test_ece_agrees_with_relplot_off_the_edges(rows: list[tuple[float, bool]], bins: int) -> None:
@@ -350,6 +353,7 @@ def test_the_debiased_error_does_not_grow_where_pictures_are_few() -> None:
     assert debiased < 0.03  # not 0, since a negative square counts as 0
 
 
+@pytest.mark.slow
 @unhurried
 @given(answers(smallest=3))
 def test_smooth_ece_is_the_integral_that_defines_it(data: tuple[Floats, Bools]) -> None:

@@ -217,6 +217,7 @@ def test_an_evaluation_accepts_what_verdicts_accept_and_no_answer_without_the_sc
     assert kept.accepted == pytest.approx((sure & (np.arange(len(some)) % 3 != 0)).mean())
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_confidence_and_narrow_with_more_pictures() -> None:
     votes = world(pictures=2400)
     widths = []
@@ -288,6 +289,7 @@ def test_the_fit_with_scores_is_the_lowest_point_of_its_loss() -> None:
     assert (objective.at(theta)[1][~free] >= 0).all()
 
 
+@pytest.mark.slow
 def test_a_list_that_errs_with_certainty_counts_in_the_mean_share_but_does_not_veto() -> None:
     votes = world(pictures=2400, views=4)
     assert votes.evidence is not None

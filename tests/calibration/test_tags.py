@@ -141,6 +141,7 @@ def test_the_covariance_is_the_inverse_of_the_whole_hessian(votes: LabelledTagVo
     np.testing.assert_allclose(variance, expected, rtol=0.02)
 
 
+@pytest.mark.slow
 def test_intervals_hold_what_many_more_pictures_tell(votes: LabelledTagVotes, jury: TagJury) -> None:
     many, test = TagJury().fit(votes.take(slice(600, 2400))), votes.take(slice(2400, None))
     limit = many.probability(test)
@@ -260,6 +261,7 @@ def test_other_tags_other_shapes_and_an_unfitted_jury_are_refused(votes: Labelle
         replace(votes, classifiers=(0,))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 3), st.integers(10, 40))
 def test_whatever_is_answered_there_are_probabilities_within_their_intervals(

@@ -49,6 +49,7 @@ def test_views_beyond_those_known_weigh_together_as_much_as_these() -> None:
     assert twelve.mean[1:13].sum() == pytest.approx(eight.mean[1:9].sum())
 
 
+@pytest.mark.slow
 def test_few_labels_gain_and_many_do_not_lose() -> None:
     test = world(3000, seed=1)
 

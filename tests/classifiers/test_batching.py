@@ -53,6 +53,7 @@ def connected(house: ServiceSettings, address: str, folder: Path) -> ChatClassif
     return classifier
 
 
+@pytest.mark.slow
 def test_openais_package_makes_lists_and_reads_batches(
     replicas: dict[str, tuple[BatchReplica, str]], picture: str
 ) -> None:
@@ -83,6 +84,7 @@ def test_openais_package_makes_lists_and_reads_batches(
     assert replica.house.calls == len(answered)
 
 
+@pytest.mark.slow
 def test_anthropics_package_makes_lists_and_reads_batches(
     replicas: dict[str, tuple[BatchReplica, str]], picture: str
 ) -> None:
@@ -275,6 +277,7 @@ def test_a_batch_that_is_done_and_shows_no_results_is_not_taken_for_lost(vendor:
         asyncio.run(work(classifier))
 
 
+@pytest.mark.slow
 def test_a_result_that_is_too_deep_to_be_written_again_holds_no_answer(tmp_path: Path) -> None:
     deep: list[object] = []
     for _ in range(100_000):

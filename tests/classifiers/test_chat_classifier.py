@@ -85,6 +85,7 @@ def test_a_refusal_two_labels_or_prose_is_no_label(said: str) -> None:
     assert LEXICON.label(word_of(said)) == NO_LABEL
 
 
+@pytest.mark.slow
 @given(st.text(max_size=40))
 def test_whatever_is_said_is_a_label_or_none(said: str) -> None:
     assert LEXICON.label(word_of(said)) in {*LABELS, NO_LABEL}

@@ -672,6 +672,7 @@ async def said_by(canned: Canned, monkeypatch: pytest.MonkeyPatch, name: str, re
 # Encoding and limits
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 90),
     st.integers(1, 90),

@@ -265,6 +265,7 @@ async def test_a_ranking_that_a_view_asks_for_is_kept(vendor: str) -> None:
     assert 300 in dict(one.usage).values()
 
 
+@pytest.mark.slow
 async def test_a_fit_with_views_of_the_question(tmp_path: Path) -> None:
     shown = list(pictures(120))
     async with asking("openai", tmp_path / "ledger.db") as (opened, _):

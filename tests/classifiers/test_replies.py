@@ -130,6 +130,7 @@ def test_whatever_is_said_is_a_label_or_garbled(said: object) -> None:
     assert isinstance(told.word, str)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paths", [Paths(), Paths(label="name", score="label"), Paths(error="label")])
 def test_a_value_that_can_be_read_and_is_too_deep_to_be_shown_is_no_label(paths: Paths) -> None:
     deep: list[object] = []

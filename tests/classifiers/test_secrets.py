@@ -190,6 +190,7 @@ class Leaky:
             error = error.__cause__ or error.__context__
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("name", SERVED)
 async def test_no_spelling_gets_through_a_connector(
@@ -428,6 +429,7 @@ def test_no_file_screen_or_reply_shows_a_key(api: Api, tmp_path: Path, monkeypat
     assert "eel" in shown[-1], "the files do hold the labels"
 
 
+@pytest.mark.slow
 def test_no_spelling_in_a_label_reaches_the_ledger(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, api.key in enumerate(KEYS):
         monkeypatch.setenv(VARIABLE, api.key)

@@ -118,6 +118,7 @@ async def test_a_price_among_the_options_is_what_the_ledger_books(opened: Opened
         assert asking.engine.spend().micros == asking.asked.micros == 2 * 2_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", EVERY)
 async def test_a_batch_keeps_its_order(opened: Opened) -> None:
     classifier = opened.connect()
@@ -127,6 +128,7 @@ async def test_a_batch_keeps_its_order(opened: Opened) -> None:
     assert [answer.label for answer in meant(classifier, await classifier.label(backwards))] == truth[::-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", EVERY)
 async def test_many_calls_at_once_get_their_own_answers(opened: Opened) -> None:
     classifier = opened.connect()

@@ -451,6 +451,7 @@ def test_what_has_no_bound_is_never_accepted_beside_what_has_one() -> None:
     assert found.of("unsafe") < risk.NEVER == found.of("safe")
 
 
+@pytest.mark.slow
 def test_as_many_labels_as_are_missing_make_a_claim_four_times_out_of_five() -> None:
     rng = np.random.default_rng(3)
     for claims in (risk.claims(0.04), risk.claims(None, {"unsafe": 0.02})):

@@ -129,6 +129,7 @@ def test_a_photo_that_was_saved_again_or_scaled_is_named_and_counts(tmp_path: Pa
     assert lt.Profile.load(tmp_path / "profile.json").pictures == 45
 
 
+@pytest.mark.slow
 def test_views_are_chosen_and_judged_on_pictures_that_have_no_copy_among_the_others() -> None:
     def brightest(image: np.ndarray) -> str:
         return "rgb"[int(image.mean(axis=(0, 1)).argmax())]

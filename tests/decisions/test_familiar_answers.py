@@ -46,6 +46,7 @@ def test_the_p_value_is_the_share_of_answers_that_are_no_commoner() -> None:
     assert known.p_values(shown).tolist() == [1.0, 3 / 21, 3 / 21, 1 / 21, 2 / 21]
 
 
+@pytest.mark.slow
 def test_false_alarms_are_no_more_often_than_the_rate_says() -> None:
     rng, rates = np.random.default_rng(0), np.array([0.01, 0.05, 0.2])
     shares = []
@@ -94,6 +95,7 @@ def classify(image: Pixels) -> str:
     return "new" if image[0, 0, 0] % 2 else "bright" if image.mean() > 128 else "dark"
 
 
+@pytest.mark.slow
 def test_a_label_that_no_labelled_picture_has_is_unfamiliar(place: Path) -> None:
     strange = np.full((4, 4, 3), 101, np.uint8)
     profile = Profile.load(place)

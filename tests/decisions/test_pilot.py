@@ -125,6 +125,7 @@ def test_scores_that_say_nothing_do_not_take_part_in_choosing() -> None:
 ONLY = (ProfileClassifier(name="", description="m", fingerprint="f"),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("telling", "sharp", "enough"), [([0.0, 0.0], True, True), ([0.8, 0.8], False, False)])
 def test_one_query_suffices_where_views_add_little_to_its_score(
     telling: Sequence[float], sharp: bool, enough: bool
@@ -136,6 +137,7 @@ def test_one_query_suffices_where_views_add_little_to_its_score(
     assert (len(beside) > 0) <= enough
 
 
+@pytest.mark.slow
 def test_few_wrong_answers_without_scores_leave_everything_as_it_is() -> None:
     votes = told([0.0, 0.0], pictures=60)
     assert (votes.base != votes.truths).sum() < pilot.WRONG
@@ -167,6 +169,7 @@ def test_views_that_change_the_class_must_show_that_they_tell_something() -> Non
         assert len(pilot.suitable(replace(votes, views=views), panel)[0]) == kept
 
 
+@pytest.mark.slow
 def test_a_fit_asks_once_where_the_score_is_enough_and_says_so() -> None:
     """The views leave the brightness as it is, on which label and score rest."""
 
@@ -270,6 +273,7 @@ def test_a_dry_run_shows_the_price_of_each_stage_and_asks_nothing(tmp_path: Path
     assert not (tmp_path / "p.json").exists()
 
 
+@pytest.mark.slow
 def test_a_result_has_its_frontier_and_other_points_are_free(clothes: list[Picture]) -> None:
     with Model(MODEL) as model:
         result = model.fit(clothes)

@@ -122,6 +122,7 @@ def test_another_classifier_is_refused(collected: Collected) -> None:
         profile.check({"another": connect(lambda image: "another", name="another")})
 
 
+@pytest.mark.slow
 def test_the_row_of_a_jury_is_labelled_by_what_the_jury_of_all_pictures_uses() -> None:
     rng = np.random.default_rng(2)  # scores help on some of the folds, and not on all pictures
     truths = rng.choice(list("abc"), 60)

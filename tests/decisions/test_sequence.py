@@ -102,6 +102,7 @@ def test_a_limit_that_is_just_the_price_of_a_source_allows_it() -> None:
     assert choose([few, many], max_price=0.65) is many
 
 
+@pytest.mark.slow
 def test_a_cheap_source_is_asked_first_and_the_dear_one_where_it_doubts() -> None:
     train, test = cascade(400, seed=1), cascade(3000, seed=2)
     fitted = find(candidates(train, [CHEAP, DEAR]), partial(choose, max_price=5.5))
@@ -117,6 +118,7 @@ def test_a_cheap_source_is_asked_first_and_the_dear_one_where_it_doubts() -> Non
     assert fitted.outcome.queries == pytest.approx(asked.mean(), rel=0.1)
 
 
+@pytest.mark.slow
 def test_it_may_say_to_ask_one_source_alone() -> None:
     useless = cascade(400, seed=3, cheap=0.0)
     fitted = find(candidates(useless, [CHEAP, DEAR]), partial(choose, max_price=6.0))
@@ -136,6 +138,7 @@ def test_a_limit_holds_on_held_out_pictures_and_more_money_loses_no_more() -> No
     assert least < chosen[1].price < most
 
 
+@pytest.mark.slow
 def test_no_label_of_a_fold_has_a_part_in_what_the_fold_is_judged_by() -> None:
     """Neither juries, order nor stopping: with all truths of a fold changed, its pictures have the same verdicts."""
     votes = cascade(120, seed=5)
@@ -150,6 +153,7 @@ def test_no_label_of_a_fold_has_a_part_in_what_the_fold_is_judged_by() -> None:
     assert (before.outcome.confidence[~part] != after.outcome.confidence[~part]).any()
 
 
+@pytest.mark.slow
 def test_where_the_first_source_refuses_the_next_is_asked_and_decides() -> None:
     votes = cascade(400, seed=6)
     refused = np.random.default_rng(0).random(400) < 0.2
@@ -162,12 +166,14 @@ def test_where_the_first_source_refuses_the_next_is_asked_and_decides() -> None:
     assert fitted.outcome.correct[refused].mean() > 0.9
 
 
+@pytest.mark.slow
 def test_a_source_that_never_answers_is_not_asked() -> None:
     votes = cascade(200, seed=7)
     mute = replace(votes, base=np.full_like(votes.base, MISSING))
     assert find(candidates(mute, [CHEAP, DEAR])).sequence == Sequence((DEAR,))
 
 
+@pytest.mark.slow
 def test_a_score_tells_when_the_first_source_suffices() -> None:
     rng = np.random.default_rng(8)
     truths, score = rng.integers(5, size=600), rng.random(600)
@@ -184,6 +190,7 @@ def test_a_score_tells_when_the_first_source_suffices() -> None:
     assert score[asked == 2].max() < score[asked == 1].max()
 
 
+@pytest.mark.slow
 def test_everything_asked_is_among_the_points() -> None:
     votes = cascade(100, seed=9)
     sequences = [point.sequence for point in find(candidates(votes, [CHEAP, DEAR])).points]

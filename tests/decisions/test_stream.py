@@ -34,6 +34,7 @@ def reference(rng: np.random.Generator) -> tuple[int, ...]:
     return tuple(np.bincount(agreeing(rng, 0.8, 500), minlength=9).tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [1, 100, 1500])
 def test_the_alarm_says_since_when(together: int) -> None:
     off = []

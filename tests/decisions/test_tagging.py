@@ -121,6 +121,7 @@ def test_a_broken_profile_is_one_line(model: lt.Model, broken: str) -> None:
         Profile.of(values, "profile.json")
 
 
+@pytest.mark.slow
 def test_views_and_a_second_classifier_are_asked_and_tell_more(model: lt.Model) -> None:
     images, truths = pictures(FIT)
 
@@ -176,6 +177,7 @@ def test_pictures_without_any_tag_teach_nothing_and_nothing_is_asked() -> None:
         model.fit(pictures(60)[0], [[]] * 60)
 
 
+@pytest.mark.slow
 def test_labels_of_changed_pictures_repair_a_profile(model: lt.Model) -> None:
     def darker(count: int, seed: int) -> tuple[np.ndarray, list[list[str]]]:
         images, truths = pictures(count, seed)

@@ -54,6 +54,7 @@ def test_votes_files_keep_probabilities(tmp_path: Path) -> None:
         assert again.probabilities == known.probabilities
 
 
+@pytest.mark.slow
 def test_guarantees_from_an_even_sample_hold_and_from_all_labels_do_not() -> None:
     broken = {"even": 0, "plain": 0}
     for seed in range(300):
@@ -88,6 +89,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_fit_and_evaluate_read_probabilities(folder: Path) -> None:
     with Model(classify) as model:
         profile = model.fit(folder, views="gaussian:0.2*3").profile

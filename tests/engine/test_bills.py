@@ -171,6 +171,7 @@ def test_a_reserve_needs_a_limit_of_the_answer_and_covers_what_is_put_in_a_cache
 # --- runs
 
 
+@pytest.mark.slow
 def test_the_estimate_is_near_the_bill_and_the_books_match_it_to_the_millionth(
     house: ServiceSettings, classifier: Path, prices: Path, tmp_path: Path
 ) -> None:
@@ -211,6 +212,7 @@ def model_fingerprint(classifier: Path) -> str:
     return connect(classifier).fingerprint
 
 
+@pytest.mark.slow
 def test_money_is_never_overrun_and_nearly_all_of_it_is_used(
     house: ServiceSettings, classifier: Path, prices: Path, tmp_path: Path
 ) -> None:
@@ -225,6 +227,7 @@ def test_money_is_never_overrun_and_nearly_all_of_it_is_used(
     assert money * 10**6 - reserve < house.bill <= money * 10**6, "the rest covers no further reserve"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [-1_000_000, 10**30], ids=["negative", "beyond all bounds"])
 @pytest.mark.parametrize("vendor", ["openai", "anthropic", "gemini"])
 def test_a_count_of_tokens_that_cannot_be_true_costs_the_reserve(

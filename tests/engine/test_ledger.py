@@ -88,6 +88,7 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
         yield opened
 
 
+@pytest.mark.slow
 def test_an_answer_is_found_again_with_its_score_ranked_list_and_reply(ledger: Ledger) -> None:
     answer = Answer("ant", 0.75, 200, b'{"label": "ant"}', (("ant", 0.75), ("bée", None)))
     settle(ledger, claim(ledger, [1]), answer)
@@ -112,6 +113,7 @@ def test_a_query_is_granted_once_and_answered_from_then_on(ledger: Ledger) -> No
     assert ledger.spend(WHO) == Spend(2, 2 * PRICE, 2, 2 * PRICE)
 
 
+@pytest.mark.slow
 def test_thousands_of_queries_in_one_call_are_all_granted_and_found(ledger: Ledger) -> None:
     granted = claim(ledger, range(3000))
     settle(ledger, granted, Answer("ant"))

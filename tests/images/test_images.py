@@ -519,6 +519,7 @@ def test_the_limit_is_the_largest_number_of_pixels_that_passes(kind: str) -> Non
     assert refused(data, max_pixels=limit - 1) == "image-too-large"
 
 
+@pytest.mark.slow
 def test_a_limit_above_pillows_own_still_passes_what_pillow_would_warn_about() -> None:
     grey = png(11_000, 9_000, 1, 0, [bytes(1375)] * 9_000)
     assert decode(grey, "it", max_pixels=99_000_000).pixels.shape == (9_000, 11_000, 3)

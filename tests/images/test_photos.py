@@ -133,6 +133,7 @@ def test_a_function_in_a_description_may_have_a_working_size(tmp_path: Path) -> 
 # Decoding
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("progressive", [False, True])
 def test_a_photo_is_decoded_at_the_working_size_as_an_area_filter_would(progressive: bool) -> None:
     data = saved(scene(), quality=90, progressive=progressive)
@@ -189,6 +190,7 @@ def test_the_digest_of_a_reduced_file_is_that_of_its_bytes_at_every_size() -> No
 # Hostile files
 
 
+@pytest.mark.slow
 def test_a_panorama_of_200_megapixels_is_scaled_without_ever_being_whole() -> None:
     tile = cv2.resize(scene(), (40_000, 50))
     data = encode_jpeg(np.tile(np.asarray(tile, np.uint8), (100, 1, 1)), 50)
@@ -213,6 +215,7 @@ def test_a_large_jpeg_that_is_not_decoded_row_by_row_is_refused() -> None:
         decode(bytes(apart[:scan]) + first + bytes(apart[scan + 14 :]), "x", size=PHOTO)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [None, PHOTO, WorkingSize(short=384)])
 def test_a_strip_is_no_trouble(size: WorkingSize | None) -> None:
     strip = np.repeat(scene(4000, 3000)[:1, :3000], 10, axis=1)

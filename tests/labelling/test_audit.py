@@ -41,6 +41,7 @@ def test_every_beginning_of_the_order_gives_each_stratum_its_part() -> None:
     assert later[-1] > 2 * later[0]
 
 
+@pytest.mark.slow
 def test_within_a_stratum_everyone_has_the_same_chance() -> None:
     found = verdicts(300)
     counts = np.zeros(300)
@@ -53,6 +54,7 @@ def test_within_a_stratum_everyone_has_the_same_chance() -> None:
         assert shares.std() < 1.5 * spread + 1e-9, (h, size)
 
 
+@pytest.mark.slow
 def test_the_estimate_has_no_bias_and_its_interval_holds_the_truth_though_the_confidences_lie() -> None:
     found = verdicts(3000)
     rng = np.random.default_rng(1)

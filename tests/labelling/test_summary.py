@@ -51,6 +51,7 @@ def test_the_figures_are_those_of_a_fit() -> None:
     assert threshold(outcome.confidence, outcome.correct, stricter, strict) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_error", [0.05, 0.1])
 def test_so_many_more_labels_are_enough(max_error: float) -> None:
     found = summarise(voted(100), 0, max_error)

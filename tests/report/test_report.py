@@ -168,6 +168,7 @@ def near(text: str) -> str:
 # The numbers
 
 
+@pytest.mark.slow
 def test_the_table_holds_the_figures_and_intervals_that_assess_computes(profile: Profile, tested: Collected) -> None:
     read = Read(page(inputs(tested, profile, results=())))
     for result in evaluation.assess(tested, profile):
@@ -178,6 +179,7 @@ def test_the_table_holds_the_figures_and_intervals_that_assess_computes(profile:
             assert cell == f"{figure.value:.3f}{figure.low:.3f} to {figure.high:.3f}"
 
 
+@pytest.mark.slow
 def test_the_headline_is_the_threshold_that_look_and_score_use(profile: Profile, tested: Collected) -> None:
     outcome = crossfit.outcome(profile.restored_calibrator(), tested.labelled())
     threshold = profile.held_out.threshold(0.1)
@@ -192,6 +194,7 @@ def test_the_headline_is_the_threshold_that_look_and_score_use(profile: Profile,
     assert f"{100 * (~outcome.correct[kept]).mean():.1f} %" in text
 
 
+@pytest.mark.slow
 def test_every_guarantee_of_the_table_is_one_that_can_be_made(profile: Profile, tested: Collected, read: Read) -> None:
     outcome = crossfit.outcome(profile.restored_calibrator(), tested.labelled())
     table = read.tables["Guarantees"]
@@ -243,12 +246,14 @@ def test_a_guarantee_that_the_pictures_contradict_does_not_lead(profile: Profile
     assert "Accept above" not in near(Read(page(inputs(poor, profile, max_error=0.1))).text)
 
 
+@pytest.mark.slow
 def test_a_guarantee_that_no_number_of_labels_makes_is_out_of_reach(profile: Profile) -> None:
     poor = collected(400, seed=4, ease=0.7)
     text = near(Read(page(inputs(poor, profile, max_error=0.01))).text)
     assert "Best estimate" in text
 
 
+@pytest.mark.slow
 def test_the_profiles_own_guarantee_is_held_against_new_pictures(profile: Profile, tested: Collected) -> None:
     threshold = profile.threshold(0.1)
     assert threshold is not None
@@ -257,6 +262,7 @@ def test_the_profiles_own_guarantee_is_held_against_new_pictures(profile: Profil
     assert f"{100 * (confidence >= threshold).mean():.1f} %" in text
 
 
+@pytest.mark.slow
 def test_pictures_that_taught_are_judged_by_calibrators_that_have_not_seen_them() -> None:
     taught = collected(300, seed=5)
     for calibrator in (Jury(), Probit()):
@@ -270,6 +276,7 @@ def test_pictures_that_taught_are_judged_by_calibrators_that_have_not_seen_them(
         assert evidence.source.startswith("300 pictures")
 
 
+@pytest.mark.slow
 def test_votes_that_list_the_labels_in_another_order_are_judged_alike() -> None:
     profile = profiled(biased := collected(600, seed=1))
     table = Confusion(9, ((0, 1, 90), (1, 1, 30)), (1, 5), (1.0, 1.0, 0.5))
@@ -284,6 +291,7 @@ def test_votes_that_list_the_labels_in_another_order_are_judged_alike() -> None:
     np.testing.assert_allclose(judged.confidence, expected.confidence)
 
 
+@pytest.mark.slow
 def test_pictures_on_which_the_views_were_chosen_are_not_judged() -> None:
     taught = collected(400, seed=6)
     profile = fitting.learn(taught, Jury(), "python:zoo:label", n_selection=100)
@@ -296,6 +304,7 @@ def test_pictures_on_which_the_views_were_chosen_are_not_judged() -> None:
     assert labelled.words == taught.labelled().words[100:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calibrator", [Jury(), Probit(), Gaussian()])
 def test_as_many_other_pictures_are_not_taken_for_those_that_taught(calibrator: Calibrator) -> None:
     judged = judge(inputs(collected(200, seed=7), profiled(collected(200, seed=1), calibrator)))
@@ -303,6 +312,7 @@ def test_as_many_other_pictures_are_not_taken_for_those_that_taught(calibrator: 
     assert not judged.taught
 
 
+@pytest.mark.slow
 def test_what_more_queries_bring_begins_with_constant_trust_and_ends_with_the_panel(
     profile: Profile, tested: Collected, read: Read
 ) -> None:
@@ -318,6 +328,7 @@ def test_what_more_queries_bring_begins_with_constant_trust_and_ends_with_the_pa
     assert [row[4] for row in table[1:]] == [f"{step.brier:.3f}" for step in steps]
 
 
+@pytest.mark.slow
 def test_what_more_queries_bring_begins_with_the_score_of_one_query_where_there_is_one(
     profile: Profile, tested: Collected
 ) -> None:
@@ -336,6 +347,7 @@ def test_what_more_queries_bring_begins_with_the_score_of_one_query_where_there_
     assert first.brier == pytest.approx(crossfit.one_query(Jury(), found).brier.mean(), abs=5e-3)
 
 
+@pytest.mark.slow
 def test_votes_that_know_nothing_are_not_said_to_bring_anything() -> None:
     lost = collected(500, seed=8)
     rng = np.random.default_rng(0)
@@ -488,6 +500,7 @@ def test_a_panel_without_views_has_a_page() -> None:
     assert Read(page(inputs(bare, profiled(bare, Probit())))).tables["Figures"]
 
 
+@pytest.mark.slow
 def test_votes_that_stopped_early_are_believed_as_the_practice_says(profile: Profile, tested: Collected) -> None:
     views = tested.votes.views.copy()
     views[::2, 2:] = MISSING
@@ -509,6 +522,7 @@ def test_votes_of_more_views_than_the_profile_asks_are_cut(profile: Profile) -> 
     assert judged.votes.panel == longer.votes.panel[:4]
 
 
+@pytest.mark.slow
 def test_stopping_early_is_not_shown_on_the_pictures_that_taught_it() -> None:
     taught = collected(200, seed=21)
     profile = profiled(taught)
@@ -516,6 +530,7 @@ def test_stopping_early_is_not_shown_on_the_pictures_that_taught_it() -> None:
         page(inputs(taught, profile, policy=Policy.early_stopping(profile)))
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_said(profile: Profile, tested: Collected) -> None:
     with pytest.raises(DataError, check=coded("votes-mismatch")):
         page(inputs(collected(60, panel="mirror blur:1"), profile))
@@ -542,6 +557,7 @@ def test_a_place_that_cannot_be_written_is_one_line(profile: Profile, tmp_path: 
 # Cost
 
 
+@pytest.mark.slow
 def test_a_price_gives_what_the_answers_and_more_queries_cost(profile: Profile, tested: Collected) -> None:
     read = Read(page(inputs(tested, profile, price_micros=2500)))
     text = near(read.text)
@@ -569,6 +585,7 @@ def hostile() -> str:
     return page(inputs(test, profile, pictures=shots(test), title="<script>t</script> & 'co'"))
 
 
+@pytest.mark.slow
 def test_labels_names_and_descriptions_stay_text(hostile: str) -> None:
     read = Read(hostile)
     assert "script" not in read.tags
@@ -581,6 +598,7 @@ def test_labels_names_and_descriptions_stay_text(hostile: str) -> None:
     assert "49" not in {row[0] for row in read.tables["Classes"]}
 
 
+@pytest.mark.slow
 def test_the_page_asks_a_browser_to_fetch_nothing(hostile: str) -> None:
     read = Read(hostile)
     links = [value for _, name, value in read.attributes if name in ("src", "href", "srcset", "data", "action")]
@@ -593,6 +611,7 @@ def test_the_page_asks_a_browser_to_fetch_nothing(hostile: str) -> None:
     assert anchors <= {value for _, name, value in read.attributes if name == "id"}
 
 
+@pytest.mark.slow
 def test_the_same_material_gives_the_same_bytes(profile: Profile, tested: Collected) -> None:
     assert page(inputs(tested, profile)) == page(inputs(tested, profile))
 
@@ -626,6 +645,7 @@ def console_errors(path: Path) -> list[str]:
     return [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
+@pytest.mark.slow
 def test_a_report_about_50000_pictures_is_made(profile: Profile) -> None:
     many = collected(50_000, seed=19)
     html = page(inputs(many, profile, results=profile.results, pictures=shots(many)))

@@ -35,6 +35,7 @@ def test_there_are_three_drawings_of_each_kind_in_colour_and_one_as_the_classifi
                 assert (picture.mode, picture.size) == kind
 
 
+@pytest.mark.slow
 def test_a_drawing_is_what_its_script_draws() -> None:
     script = runpy.run_path(str(Path(__file__).parents[2] / "tools/draw_samples.py"))
     draw, variants = script["KINDS"]["Sandal"]
@@ -50,6 +51,7 @@ def verdicts() -> dict[str, Verdict]:
         return {name: model.look(SAMPLES / name) for name in (*GREY, *COLOUR)}
 
 
+@pytest.mark.slow
 def test_what_is_grey_and_small_is_familiar_and_mostly_called_by_its_name(verdicts: dict[str, Verdict]) -> None:
     assert sum(verdicts[name].unfamiliar_because is None for name in GREY) >= 16
     assert sum(verdicts[name].label == truth for name, truth in GREY.items()) >= 12
