@@ -408,21 +408,16 @@ def test_claims_by_class_hold_together(
 ) -> None:
     rng, claims = np.random.default_rng(0), risk.claims(max_error, max_miss)
     population = moderated(200_000, rng)
+    parts = [(c, risk.concerned(c, claims, population), risk.broken(c, population)) for c in claims]
+    unsafe = population.predicted == "unsafe"
     broken, shares, seen = 0, [], []
     for _ in range(200):
         found = risk.thresholds(claims, moderated(1500, rng), 0.9, basis)
-        accepted = (
-            population.confidence
-            >= np.array([found.of(label) for label in ("safe", "unsafe")])[
-                (population.predicted == "unsafe").astype(int)
-            ]
-        )
+        accepted = population.confidence >= np.where(unsafe, found.of("unsafe"), found.of("safe"))
         rates = []
-        for claim in claims:
-            about = risk.concerned(claim, claims, population)
+        for claim, about, against in parts:
             rests = about if claim.kind == "miss" else about & accepted
-            against = (about & accepted & risk.broken(claim, population)).sum()
-            rates.append(against / max(rests.sum(), 1) / claim.bound)
+            rates.append((about & accepted & against).sum() / max(rests.sum(), 1) / claim.bound)
         broken += max(rates) > 1
         shares.append(accepted.mean())
         seen.append(rates)
