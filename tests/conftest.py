@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import signal
@@ -44,6 +45,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             functions = [item.function, *(each.func for several in definitions for each in several)]
             if {"server", "database", "browser"} & set(item.fixturenames) or any(map(_is_slow, functions)):
                 item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Spare collections of garbage what stays to the end: the modules and the tests themselves."""
+    gc.collect()
+    gc.freeze()
 
 
 @cache
