@@ -26,6 +26,7 @@ from experiments import (
     models,
     ruled_out,
     scores,
+    stopping,
     tags,
     unlabelled,
     weighted,
@@ -865,6 +866,7 @@ def test_the_jury_sets_and_stops_are_measured_on_the_embedded_pictures(
     task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scores, "VIEWS", (0, 2))
+    monkeypatch.setattr(stopping, "GENERAL", Panel(GENERAL.views[:3]))
     assert main([task, "--quick", "--results", str(tmp_path)]) == 0
     rows = read(tmp_path / f"{task}.csv")
     assert {row["model"] for row in rows} == {"first clothes", "second clothes"}

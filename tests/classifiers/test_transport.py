@@ -13,6 +13,7 @@ import stat
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -262,7 +263,7 @@ async def test_what_nobody_asked_for_is_not_taken_for_the_next_reply() -> None:
             kept = idle()
             taken.set()
             await written.wait()
-            await until_async(lambda kept=kept: all(protocol.should_close for protocol in kept))
+            await until_async(partial(dropping, kept))
         assert connections == 3
 
 
@@ -300,6 +301,10 @@ async def test_more_requests_than_any_pool_holds_are_under_way_at_once() -> None
 def idle() -> list[ResponseHandler]:
     """The connections that aiohttp keeps for further requests."""
     return [each for each in gc.get_objects() if isinstance(each, ResponseHandler) and each.is_connected()]
+
+
+def dropping(protocols: list[ResponseHandler]) -> bool:
+    return all(protocol.should_close for protocol in protocols)
 
 
 def sockets() -> int:
