@@ -23,11 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import looktwice
+from experiments.official import open_labelled
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
 from looktwice.images.collection import Picture, labelled
-from looktwice.images.datasets import open_labelled
 from looktwice.views import Panel, View
 
 MILD16 = Panel.parse(

@@ -22,6 +22,7 @@ from scipy.stats import betabinom, binom
 
 from experiments import general, script
 from experiments.collected import CACHE, MODELS, SHARED
+from experiments.official import open_labelled
 from experiments.writing import cells, write
 from looktwice import Model
 from looktwice.calibration.metrics import ece
@@ -31,7 +32,6 @@ from looktwice.decisions.policy import Policy
 from looktwice.decisions.stream import Observation, Stream
 from looktwice.decisions.verdict import Verdict
 from looktwice.images.collection import Held, Picture
-from looktwice.images.datasets import open_labelled
 from looktwice.images.descriptor import PLACES, Pixels, descriptor
 from looktwice.views import Panel
 

@@ -20,7 +20,7 @@ HOMES = {"experiments": ROOT / "experiments", "looktwice": ROOT / "src" / "lookt
 PACKAGES = ("experiments", *(f"looktwice.{name}" for name in ("calibration", "decisions")))
 WHOLE = "looktwice.views"
 APART = {
-    *(f"experiments.{name}" for name in ("manifest", "reach", "script", "writing")),
+    *(f"experiments.{name}" for name in ("manifest", "official", "reach", "script", "writing")),
     *(f"looktwice.calibration.{name}" for name in ("calibrators", "storage")),
 }
 """Modules that neither ask nor compute."""

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.collected import CIFAR, MODELS, SHARED, Model
+from experiments.official import CIFAR_HOME, ILSVRC_HOME, open_labelled
 from experiments.paper.grids import Reading, Settings, mild, whole
 from looktwice.calibration.votes import Codes
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
 from looktwice.errors import DataError, PermanentError
 from looktwice.images.collection import Picture
-from looktwice.images.datasets import CIFAR_HOME, ILSVRC_HOME, open_labelled
 
 Rows = NDArray[np.intp]
 SEED = 2024

@@ -24,7 +24,7 @@ from looktwice.classifiers import registry
 from looktwice.classifiers.registry import PROTOCOLS, connect, resolve
 from looktwice.classifiers.secrets import Secrets
 from looktwice.errors import UntrustedError
-from looktwice.images.datasets import open_labelled as labelled
+from looktwice.images.collection import labelled
 
 DEMO = Path(str(files("looktwice") / "demo"))
 WATCHED = (

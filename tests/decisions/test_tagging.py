@@ -21,7 +21,7 @@ from looktwice.decisions.tagging import TagEvaluation, held_out_scores
 from looktwice.decisions.verdict import SURE, TagVerdict
 from looktwice.decisions.verdict_files import read, read_any
 from looktwice.errors import DataError, FitError, LookTwiceError, ProfileError
-from looktwice.images.datasets import of_kind, open_labelled
+from looktwice.images.collection import labelled, of_kind
 from looktwice.images.image import encode_png
 
 FIT = 300
@@ -156,9 +156,9 @@ def test_labels_with_a_semicolon_are_tags_where_tags_are_wanted(tmp_path: Path) 
     (tmp_path / "labels.csv").write_text('file,label\n0.png,cat;dog\n1.png,"""a;b"";cat"\n')
     for place, image in enumerate(images):
         (tmp_path / f"{place}.png").write_bytes(encode_png(image))
-    tags = [picture.tags for picture in of_kind(open_labelled(tmp_path), "tags")]
+    tags = [picture.tags for picture in of_kind(labelled(tmp_path), "tags")]
     assert tags == [("cat", "dog"), ("a;b", "cat")]
-    assert [picture.truth for picture in of_kind(open_labelled(tmp_path), "label")] == ["cat;dog", '"a;b";cat']
+    assert [picture.truth for picture in of_kind(labelled(tmp_path), "label")] == ["cat;dog", '"a;b";cat']
 
 
 def test_tags_are_no_truth_for_a_classifier_of_one_label() -> None:

@@ -25,7 +25,6 @@ from support.errors import coded
 
 from looktwice.errors import DataError, ImageError, few
 from looktwice.images.collection import ENDINGS, Picture, find, labelled, one
-from looktwice.images.datasets import open_labelled
 from looktwice.images.image import Image, encode_png
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -305,10 +304,9 @@ def test_another_column_of_a_table_may_hold_the_truths(tmp_path: Path) -> None:
     table(tmp_path / "labels.csv", ("file", "label", "name"), ("a.png", "0", "cat"), ("b.png", "1", "dog"))
     assert truths(labelled(tmp_path, column="name")) == {"a.png": "cat", "b.png": "dog"}
     other = table(tmp_path / "other.csv", ("name", "file"), ("ant", "a.png"), ("bee", "b.png"))
-    assert truths(open_labelled(tmp_path, other, column="name")) == {"a.png": "ant", "b.png": "bee"}
-    for read in (labelled, open_labelled):
-        with pytest.raises(DataError, check=coded("file-malformed")):
-            read(tmp_path, column="class")
+    assert truths(labelled(tmp_path, other, column="name")) == {"a.png": "ant", "b.png": "bee"}
+    with pytest.raises(DataError, check=coded("file-malformed")):
+        labelled(tmp_path, column="class")
 
 
 @pytest.mark.parametrize("name", ["file_name", "filename", "path", "image", "picture"])
@@ -327,7 +325,7 @@ def test_of_several_columns_of_files_the_one_called_file_counts(tmp_path: Path) 
 def test_a_column_is_for_tables_alone(tmp_path: Path) -> None:
     put(tmp_path, "cat/a.png", "dog/b.png")
     with pytest.raises(DataError, check=coded("option-conflict")):
-        open_labelled(tmp_path, column="name")
+        labelled(tmp_path, column="name")
 
 
 def test_a_row_may_name_a_file_of_another_ending(tmp_path: Path) -> None:

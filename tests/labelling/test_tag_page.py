@@ -17,7 +17,7 @@ from support.workshop import run
 from test_label_page import CHROMIUM, FLAGS, ready, window
 
 from looktwice.files import split_tags
-from looktwice.images.datasets import open_labelled
+from looktwice.images.collection import labelled
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; tools/browser.sh installs it")
 SHOTS = os.environ.get("LOOKTWICE_SHOTS")
@@ -78,7 +78,7 @@ def test_fifty_pictures_are_labelled_with_several_tags_by_keys_alone(
             page.keyboard.press("Enter" if wanted else "n")
             expect(page.locator("#count")).to_have_text(f"{number + 1} of 50")
     assert rows(photos / "labels.csv") == told
-    assert {picture.name: picture.tags for picture in open_labelled(photos)} == told
+    assert {picture.name: picture.tags for picture in labelled(photos)} == told
 
 
 def test_a_tag_is_switched_off_searched_taken_back_and_nobody_can_tell(

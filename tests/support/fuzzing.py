@@ -28,6 +28,7 @@ from unittest import mock
 import numpy as np
 import PIL.Image
 
+from experiments import official
 from looktwice.calibration import storage, votes
 from looktwice.calibration.calibrators import dump
 from looktwice.calibration.jury import Jury
@@ -57,7 +58,7 @@ from looktwice.engine.ledger.ledger import Ledger, close_ledger, open_ledger
 from looktwice.engine.ledger.schema import Account, Claim, Entry, Outcome, Settled, again, joined, keys
 from looktwice.engine.query import Cause, Unscored
 from looktwice.errors import LookTwiceError
-from looktwice.images import collection, datasets
+from looktwice.images import collection
 from looktwice.images.decode import decode
 from looktwice.images.image import MAX_PIXELS
 from looktwice.service.guards import Tokens
@@ -209,20 +210,20 @@ TABLE = (
 def read_table(path: Path) -> None:
     for name in ("a.png", "b.png"):
         (path.parent / name).touch()
-    for picture in datasets.open_labelled(path.parent):
+    for picture in collection.labelled(path.parent):
         assert picture.truth
 
 
 def read_solution(path: Path) -> None:
     for number in (1, 2):
         (path.parent / f"ILSVRC2012_val_{number:08}.JPEG").touch()
-    datasets.open_labelled(path.parent)
+    official.open_labelled(path.parent)
 
 
 def read_pickle(path: Path) -> None:
     place = path.parent
     (place / "batches.meta").write_bytes(pickle.dumps({"label_names": ["cat", "dog"]}, protocol=2))
-    for picture in datasets.open_labelled(place):
+    for picture in official.open_labelled(place):
         picture.image()
 
 

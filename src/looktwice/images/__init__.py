@@ -9,12 +9,13 @@ from looktwice.images.collection import (
     has_truths,
     labelled,
     many,
+    of_kind,
     one,
+    open_all_labelled,
     read_header,
     read_truths,
     with_truths,
 )
-from looktwice.images.datasets import open_all_labelled
 from looktwice.images.decode import decode, is_video, load
 from looktwice.images.descriptor import NAMES, PLACES, Floats, descriptor
 from looktwice.images.image import (

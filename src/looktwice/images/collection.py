@@ -15,13 +15,13 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Literal, Union
 from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.errors import DataError, few, shown
+from looktwice.errors import DataError, FitError, few, shown
 from looktwice.files import from_cell, split_tags
 from looktwice.images.decode import converted, decode, load
 from looktwice.images.image import (
@@ -233,6 +233,7 @@ class Held:
 
 PictureLike = Union[Picture, Image, str, Path, bytes, NDArray[np.uint8], "PillowImage"]
 """One picture: a path, the bytes of a file, an array (uint8, height × width [× RGB]), or a Pillow image."""
+Kind = Literal["label", "tags"]
 PicturesLike = str | Path | Sequence[PictureLike] | NDArray[np.uint8]
 """Many: a file, folder or .npz, a sequence of pictures, or one array of them."""
 
@@ -320,6 +321,44 @@ def labelled(
             what = f"{shown(str(path))}: no labels.csv that could have a column {shown(column)}"
             raise DataError(f"{what}; name the CSV with --truths, or leave out --truths-column", code="option-conflict")
         return labelled_stack(path, max_pixels) if is_npz(path) else _by_class(path, max_pixels)
+
+
+def open_all_labelled(paths: Sequence[Path], truths: Path | None = None, column: str = COLUMN) -> list[Picture]:
+    """The pictures of one collection or several; of several, each name begins with the path as it was given."""
+    if len(paths) == 1:
+        return labelled(paths[0], truths, column=column)
+    found = [of_several(path, picture) for path in paths for picture in labelled(path, truths, column=column)]
+    if twice := repeated(picture.name for picture in found):
+        raise DataError(f"{few(twice, 'picture')} given twice; name each once", code="pictures-duplicate")
+    return found
+
+
+def of_kind(pictures: Sequence[Picture], kind: Kind) -> Sequence[Picture]:
+    """The pictures, if all truths are of this kind; where tags are wanted, labels with `;` between them are tags."""
+    if kind == "tags" and any(";" in (picture.truth or "") for picture in pictures):
+        pictures = [p if p.truth is None else replace(p, truth=None, tags=split_tags(p.truth)) for p in pictures]
+    forms = {_form(picture) for picture in pictures}
+    if None in forms:
+        raise FitError(
+            "the truth of every picture is needed; give labels, or a collection that has them", code="labels-missing"
+        )
+    if not forms <= {kind}:
+        raise DataError(_OTHER_FORM[kind], code="labels-unmatched")
+    return pictures
+
+
+def _form(picture: Picture) -> Kind | None:
+    if picture.tags is not None:
+        return "tags"
+    return "label" if picture.truth is not None or picture.excluded else None
+
+
+_OTHER_FORM: dict[Kind, str] = {
+    "tags": "the classifier returns tags, and these truths are one label a picture; give all tags of each: a column "
+    "`tags` in the CSV (cat;dog), several rows a file, COCO's JSON, or a list of tags a picture",
+    "label": "these truths are tags, several a picture, and the classifier is asked for one label; describe it with "
+    'answer = "tags", or give one label a picture',
+}
 
 
 # --- files and folders

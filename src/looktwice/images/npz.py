@@ -8,7 +8,7 @@ import os
 import struct
 import sys
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -103,19 +103,11 @@ def read_array(path: Path, name: str) -> "NDArray[np.generic]":
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Pictures in one array of one file; a name ends with `#` and the place in the array.
-
-    `read` gives the uint8 array, N x H x W or N x H x W x 3; it is a plain function of a module, so that a picture
-    can be pickled without its pixels. `listed` tells whether the file is still the one that was listed.
-    """
+    """Pictures in a compressed array; a name ends with `#` and the place in the array."""
 
     path: Path
-    read: Callable[[Path], NDArray[np.uint8]]
     listed: Stamp
-
-    @classmethod
-    def from_file(cls, path: Path, read: Callable[[Path], NDArray[np.uint8]]) -> "Stack":
-        return cls(path, read, content_stamp(path))
+    """That of the file when it was listed."""
 
     def stamp(self, name: str) -> Stamp:
         return stamp_of(self.path)
@@ -163,7 +155,7 @@ def _images(stack: Stack) -> NDArray[np.uint8]:
     with reading(stack.path):
         if content_stamp(stack.path) != stack.listed:
             raise _changed(stack.path)
-        images = stack.read(stack.path)
+        images = read_array(stack.path, "images").view(np.uint8)
     images.flags.writeable = False
     return images
 
@@ -195,14 +187,10 @@ def stacked(path: Path, name: str, max_pixels: int) -> Sequence[Picture]:
             f"{where}: {shape[2]} x {shape[1]} pixels is more than the limit of {max_pixels:,}; raise it",
             code="image-too-large",
         )
-    source: Source = Stack(path, _npz_images, listed)
+    source: Source = Stack(path, listed)
     if header.offset is not None and not header.fortran:
         source = Slices(path, listed, header.offset, shape[1:])
     return Collection([f"{name}#{place}" for place in range(shape[0])], source)
-
-
-def _npz_images(path: Path) -> NDArray[np.uint8]:
-    return read_array(path, "images").view(np.uint8)
 
 
 def labelled_stack(path: Path, max_pixels: int) -> list[Picture]:

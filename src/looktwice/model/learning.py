@@ -28,7 +28,7 @@ from looktwice.errors import FitError, ProfileError
 from looktwice.images import (
     Picture,
     PicturesLike,
-    datasets,
+    collection,
     has_truths,
     many,
     with_truths,
@@ -268,11 +268,11 @@ def labelled(pictures: PicturesLike, labels: Sequence[object] | None, kind: Answ
     if labels is not None:
         found: Sequence[Picture] = with_truths(many(pictures), labels)
     elif isinstance(pictures, str | Path):
-        found = datasets.open_labelled(Path(pictures))
+        found = collection.labelled(Path(pictures))
     elif len(pictures) and all(
         isinstance(item, str | Path) and (Path(item).is_dir() or Path(item).suffix == ".npz") for item in pictures
     ):
-        found = datasets.open_all_labelled([Path(str(item)) for item in pictures])
+        found = collection.open_all_labelled([Path(str(item)) for item in pictures])
     else:
         found = many(pictures)
-    return datasets.of_kind(found, kind)
+    return collection.of_kind(found, kind)

@@ -8,22 +8,19 @@ import csv
 import os
 import pickle
 import re
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.errors import DataError, FitError, few, shown
-from looktwice.files import split_tags
-from looktwice.images.collection import COLUMN, find, labelled, of_several
-from looktwice.images.image import MAX_PIXELS, Picture, reading, repeated
-from looktwice.images.npz import Stack, named_truths
+from looktwice.errors import DataError, few, shown
+from looktwice.images import MAX_PIXELS, Picture, find, labelled
+from looktwice.images.collection import COLUMN, Held
+from looktwice.images.image import reading
+from looktwice.images.npz import named_truths
 
 T = TypeVar("T")
-Kind = Literal["label", "tags"]
 
 CIFAR_HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
 ILSVRC_HOME = "https://image-net.org/challenges/LSVRC/2012/2012-downloads.php"
@@ -33,7 +30,7 @@ _OFFICIAL = "in its official form"
 def open_labelled(
     path: Path, truths: Path | None = None, max_pixels: int = MAX_PIXELS, column: str = COLUMN
 ) -> list[Picture]:
-    """The pictures of a collection with their truths: an official layout, or whatever `pictures.labelled` reads.
+    """The pictures of a collection with their truths: an official layout, or whatever `labelled` reads.
 
     `truths` is a CSV with the columns `file` and `label`, COCO's JSON, or the development kit of ILSVRC2012;
     `column` is the one of a CSV that holds the truths, if it is not `label`.
@@ -45,43 +42,6 @@ def open_labelled(
         return ilsvrc(path, truths, max_pixels)
     return labelled(path, truths, max_pixels, column)
 
-
-def open_all_labelled(paths: Sequence[Path], truths: Path | None = None, column: str = COLUMN) -> list[Picture]:
-    """The pictures of one collection or several; of several, each name begins with the path as it was given."""
-    if len(paths) == 1:
-        return open_labelled(paths[0], truths, column=column)
-    found = [of_several(path, picture) for path in paths for picture in open_labelled(path, truths, column=column)]
-    if twice := repeated(picture.name for picture in found):
-        raise DataError(f"{few(twice, 'picture')} given twice; name each once", code="pictures-duplicate")
-    return found
-
-
-def of_kind(pictures: Sequence[Picture], kind: Kind) -> Sequence[Picture]:
-    """The pictures, if all truths are of this kind; where tags are wanted, labels with `;` between them are tags."""
-    if kind == "tags" and any(";" in (picture.truth or "") for picture in pictures):
-        pictures = [p if p.truth is None else replace(p, truth=None, tags=split_tags(p.truth)) for p in pictures]
-    forms = {_form(picture) for picture in pictures}
-    if None in forms:
-        raise FitError(
-            "the truth of every picture is needed; give labels, or a collection that has them", code="labels-missing"
-        )
-    if not forms <= {kind}:
-        raise DataError(_OTHER_FORM[kind], code="labels-unmatched")
-    return pictures
-
-
-def _form(picture: Picture) -> Kind | None:
-    if picture.tags is not None:
-        return "tags"
-    return "label" if picture.truth is not None or picture.excluded else None
-
-
-_OTHER_FORM: dict[Kind, str] = {
-    "tags": "the classifier returns tags, and these truths are one label a picture; give all tags of each: a column "
-    "`tags` in the CSV (cat;dog), several rows a file, COCO's JSON, or a list of tags a picture",
-    "label": "these truths are tags, several a picture, and the classifier is asked for one label; describe it with "
-    'answer = "tags", or give one label a picture',
-}
 
 # --- CIFAR
 
@@ -134,10 +94,11 @@ def _cifar(batch: Path, names: Path) -> list[Picture]:
     """The pictures of a batch with the names of their (fine) classes as truths, in their own order."""
     labels = np.array(_listed(batch, int, "fine_labels", "labels"))
     truths = named_truths(batch, labels, _listed(names, str, "fine_label_names", "label_names"))
-    if len(truths) != len(_images(batch)):
+    images = _images(batch)
+    if len(truths) != len(images):
         raise DataError(f"{shown(str(batch))}: as many labels as pictures are needed", code="file-malformed")
-    stack = Stack.from_file(batch, _images)
-    return [Picture(f"{batch.name}#{place}", truth, stack) for place, truth in enumerate(truths)]
+    pairs = enumerate(zip(truths, images, strict=True))
+    return [Picture(f"{batch.name}#{place}", truth, Held(pixels)) for place, (truth, pixels) in pairs]
 
 
 def _images(batch: Path) -> NDArray[np.uint8]:

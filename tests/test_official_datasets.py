@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 
+from experiments.official import ILSVRC_HOME, ilsvrc, open_labelled
 from looktwice.errors import DataError
 from looktwice.images.collection import Picture
-from looktwice.images.datasets import ILSVRC_HOME, ilsvrc, open_labelled
 from looktwice.images.image import encode_jpeg
 
 TEN = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -173,14 +173,6 @@ def test_long_lists_and_large_arrays_are_read(tmp_path: Path) -> None:
     found = open_labelled(root)
     assert len(found) == rows
     assert np.array_equal(found[1499].image().pixels, seen(pixels(rows), 1499))
-
-
-def test_pictures_of_cifar_travel_without_their_pixels(tmp_path: Path) -> None:
-    picture = open_labelled(cifar_10(tmp_path / "cifar-10-batches-py"))[2]
-    again = pickle.loads(pickle.dumps(picture))
-    assert again == picture
-    assert again.image().digest == picture.image().digest
-    assert len(pickle.dumps(picture)) < 1000
 
 
 @pytest.mark.parametrize(
