@@ -36,7 +36,18 @@ def test_the_command_line_loads_nothing_heavy_until_a_command_runs() -> None:
 
 
 def test_the_road_loads_no_library_of_an_extra_until_it_is_needed() -> None:
-    extras = {"boto3", "fastapi", "onnxruntime", "pandas", "pi_heif", "psycopg", "pyarrow", "ray", "sklearn", "torch"}
+    extras = {
+        "botocore",
+        "fastapi",
+        "onnxruntime",
+        "pandas",
+        "pi_heif",
+        "psycopg",
+        "pyarrow",
+        "ray",
+        "sklearn",
+        "torch",
+    }
     assert not loaded_by("import looktwice.model, looktwice.cli.demo, looktwice.cli.look") & extras
 
 

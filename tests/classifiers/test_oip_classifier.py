@@ -23,9 +23,8 @@ from support.errors import coded
 from looktwice.classifiers.base import Answer, Names, Option
 from looktwice.classifiers.oip import Model, OipClassifier, Reading, connect as connect_oip
 from looktwice.classifiers.registry import connect, read_toml
-from looktwice.classifiers.replies import Garbled
 from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.transport import Reply
+from looktwice.classifiers.transport import Garbled, Reply
 from looktwice.errors import PermanentError, TransientError
 
 LOOK = {name: read_toml(DEMO / "fashion.toml")[name] for name in ("crop", "scale", "mean", "std")}

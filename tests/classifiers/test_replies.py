@@ -9,7 +9,8 @@ from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
 from looktwice.classifiers.base import NO_LABEL, Answer, Names, tags
-from looktwice.classifiers.replies import Found, Garbled, Paths, Reader
+from looktwice.classifiers.replies import Found, Paths, Reader
+from looktwice.classifiers.transport import Garbled
 
 LIST = Paths(label="found[].name", score="found[].p")
 

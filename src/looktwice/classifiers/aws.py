@@ -1,4 +1,4 @@
-"""Amazon Rekognition and SageMaker, through boto3 (extra `aws`).
+"""Amazon Rekognition and SageMaker, by requests that botocore signs (extra `aws`).
 
     connector = "rekognition"
     labels = ["Dog", "Cat"]               # only these count; all that Rekognition knows if left out
@@ -20,30 +20,30 @@ Rekognition's own labels are tags, of which several may be true of a picture (`a
 Labels model are one label a picture unless its description says otherwise.
 
 Keys and region come from the usual sources of AWS programs (AWS_ACCESS_KEY_ID, AWS_PROFILE, AWS_REGION, a role);
-`region` sets the region. Limits of size are checked before a query is paid for. botocore's retries are switched off.
+`region` sets the region. Limits of size are checked before a query is paid for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
-import re
+import os
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 from pydantic import Field, field_validator, model_validator
 from yarl import URL
 
 from looktwice.classifiers.base import NO_LABEL, Answer, AnswerKind, Classifier, Names, Pixels, Settings, fingerprint
 from looktwice.classifiers.registry import described, folder_of, read_labels
-from looktwice.classifiers.replies import NAMING, READING, Garbled, Paths, Reader
+from looktwice.classifiers.replies import NAMING, READING, Paths, Reader
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.settings import Encoding, HttpSettings, kind_of
-from looktwice.classifiers.transport import retry_after
-from looktwice.errors import ClassifierError, MissingExtra, PermanentError, QuotaError, TransientError
+from looktwice.classifiers.transport import Reply, Transport
+from looktwice.errors import MissingExtra, PermanentError
 from looktwice.images import PHOTO
 
 if TYPE_CHECKING:
@@ -55,43 +55,41 @@ SAGEMAKER_LIMITS: Mapping[str, object] = {"max_bytes": 6_291_456}
 """The limits for pictures that are sent in the request."""
 
 OPERATIONS = {
-    ("labels", False): ("detect_labels", "Labels", ""),
-    ("labels", True): ("detect_custom_labels", "CustomLabels", "ProjectVersionArn"),
-    ("moderation", False): ("detect_moderation_labels", "ModerationLabels", ""),
-    ("moderation", True): ("detect_moderation_labels", "ModerationLabels", "ProjectVersion"),
+    ("labels", False): ("DetectLabels", "Labels", ""),
+    ("labels", True): ("DetectCustomLabels", "CustomLabels", "ProjectVersionArn"),
+    ("moderation", False): ("DetectModerationLabels", "ModerationLabels", ""),
+    ("moderation", True): ("DetectModerationLabels", "ModerationLabels", "ProjectVersion"),
 }
 """The operation, the field of its reply and that of the model, by `detect` and whether there is a model."""
 
-TRANSIENT = {
-    "InternalDependencyException",
-    "InternalFailure",
-    "InternalServerError",
-    "ModelNotReadyException",
-    "RequestTimeout",
-    "RequestTimeoutException",
-    "ServiceUnavailable",
-    "ServiceUnavailableException",
+STATUSES = {
+    "AccessDeniedException": 403,
+    "ExpiredTokenException": 401,
+    "ImageTooLargeException": 413,
+    "InternalDependencyException": 503,
+    "InternalFailure": 503,
+    "InternalServerError": 503,
+    "InvalidSignatureException": 401,
+    "LimitExceededException": 402,
+    "ModelNotReadyException": 503,
+    "OptInRequired": 402,
+    "ProvisionedThroughputExceededException": 429,
+    "RequestTimeout": 503,
+    "RequestTimeoutException": 503,
+    "ResourceNotFoundException": 404,
+    "ServiceQuotaExceededException": 402,
+    "ServiceUnavailable": 503,
+    "ServiceUnavailableException": 503,
+    "SlowDown": 429,
+    "SubscriptionRequiredException": 402,
+    "ThrottledException": 429,
+    "Throttling": 429,
+    "ThrottlingException": 429,
+    "TooManyRequestsException": 429,
+    "UnrecognizedClientException": 401,
 }
-THROTTLED = {
-    "ProvisionedThroughputExceededException",
-    "SlowDown",
-    "Throttling",
-    "ThrottlingException",
-    "ThrottledException",
-    "TooManyRequestsException",
-}
-"""Error codes that mean a status of 429, which AWS often sends with 400."""
-QUOTA = {"LimitExceededException", "ServiceQuotaExceededException", "SubscriptionRequiredException", "OptInRequired"}
-CODE = re.compile(r"[A-Z][A-Za-z]{2,60}")
-ADVICE = {
-    "AccessDeniedException": "give these credentials the right to call it",
-    "ExpiredTokenException": "sign in again",
-    "ImageTooLargeException": 'set encoding = { format = "jpeg", shrink = true }',
-    "InvalidSignatureException": "look at AWS_SECRET_ACCESS_KEY",
-    "ResourceNotFoundException": "check the name, the region and the account",
-    "ResourceNotReadyException": "start this version of the model first",
-    "UnrecognizedClientException": "look at AWS_ACCESS_KEY_ID and AWS_SESSION_TOKEN",
-}
+"""The HTTP status that an error of AWS means, which AWS often sends with 400."""
+VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
 class Account(HttpSettings):
@@ -148,99 +146,129 @@ def _within(limits: Mapping[str, object], values: dict[str, object]) -> dict[str
     return {**values, "encoding": {**limits, **given}} if isinstance(given, Mapping) else values
 
 
-class AwsClassifier(ABC):
-    """An AWS service, called with one request per picture in a thread."""
+class AwsClassifier:
+    """An AWS service, which gets one signed request per picture."""
 
-    _service: Service
-    _encoding: Encoding
+    def __init__(self, description: Account, service: str, path: str, headers: Mapping[str, str]) -> None:
+        self._session = _botocore().Session()
+        self.region = description.region or os.environ.get("AWS_REGION") or self._session.get_config_variable("region")
+        if not self.region:
+            raise PermanentError('AWS needs a region; set region = "…" in the description, or AWS_REGION')
+        # A client that asks nothing: it knows the address, also from AWS_ENDPOINT_URL and profiles.
+        client = self._session.create_client(service, self.region, endpoint_url=description.endpoint_url)
+        self._encoding = description.encoding
+        self._url = client.meta.endpoint_url.rstrip("/") + path
+        self._signing_name = client.meta.service_model.signing_name
+        client.close()
+        self._sent_headers = headers
+        self._lock = threading.Lock()
+        self._secrets = Secrets()
+        self._transport = Transport(description, self._secrets, _restated)
+        self._endpoint = self._transport.endpoint("POST", self._url, {})
 
     def prepare(self, pixels: Pixels) -> bytes:
         return self._encoding.encode(self._encoding.fit(pixels))
 
-    async def label(self, batch: Sequence[bytes]) -> list[Answer]:
-        return list(await asyncio.gather(*(self._service.run(self._ask, file) for file in batch)))
-
     async def close(self) -> None:
-        self._service.close()
+        await self._transport.close()
 
-    @abstractmethod
-    def _ask(self, file: bytes) -> Answer: ...
+    async def _send(self, body: bytes, headers: Mapping[str, str]) -> Reply:
+        # In a thread: it hashes the body, and may fetch new credentials.
+        return await self._endpoint.send(body, await asyncio.to_thread(self._signed, body, headers))
+
+    def _signed(self, body: bytes, headers: Mapping[str, str]) -> dict[str, str]:
+        """The headers of a request with its signature, by the current credentials; those of a role change over time."""
+        from botocore.auth import SigV4Auth
+        from botocore.awsrequest import AWSRequest
+        from botocore.exceptions import BotoCoreError
+
+        problem = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        with self._lock:
+            try:
+                credentials = self._session.get_credentials()
+                keys = credentials and credentials.get_frozen_credentials()
+            except BotoCoreError as error:
+                keys, problem = None, self._secrets.line(str(error))
+            for name, value in zip(VARIABLES, keys or (), strict=False):
+                if value:
+                    self._secrets.add(name, value)
+        if not (keys and keys.access_key and keys.secret_key):
+            raise PermanentError(f"AWS needs credentials: {problem}", code="credentials-missing", sent=False)
+        request = AWSRequest("POST", self._url, {**self._sent_headers, **headers}, body)
+        SigV4Auth(keys, self._signing_name, self.region).add_auth(request)
+        return dict(request.headers.items())
 
 
 class RekognitionClassifier(AwsClassifier):
     """Rekognition's labels, its moderation labels, or those of a Custom Labels model."""
 
     def __init__(self, description: Rekognition, labels: tuple[str, ...] | None) -> None:
-        self._description = description
-        self._encoding = description.encoding
-        self._service = Service("rekognition", description)
-        self._operation, self._field, model = OPERATIONS[description.detect, description.model is not None]
-        self._arguments = {model: description.model, "MinConfidence": description.min_confidence}
+        operation, self._field, model = OPERATIONS[description.detect, description.model is not None]
+        target = {"x-amz-target": f"RekognitionService.{operation}", "content-type": "application/x-amz-json-1.1"}
+        super().__init__(description, "rekognition", "/", target)
+        arguments = {model: description.model, "MinConfidence": description.min_confidence}
+        self._arguments = {name: value for name, value in arguments.items() if value is not None}
         self.answer_kind: AnswerKind = description.answer or ("label" if self._field == "CustomLabels" else "tags")
         self._reader = Reader(Paths(label="[].Name", score="[].Confidence", answer=self.answer_kind), None)
         self.labels = labels
         self.names = Names(empty=description.empty)
         self.limits = description.limits(PHOTO, encoding=self._encoding)
-        self.fingerprint = fingerprint("rekognition", _parts(description, self._service.region))
+        self.fingerprint = fingerprint("rekognition", _parts(description, self.region))
         self.reading = fingerprint("json", {"labels": labels, "answer": self.answer_kind})
 
-    def _ask(self, file: bytes) -> Answer:
-        given = {name: value for name, value in self._arguments.items() if value is not None}
-        reply = self._service.call(self._operation, {"Image": {"Bytes": file}, **given})
-        if self._field not in reply:
-            raise garbled(f"the reply of Rekognition has no {self._field}")
-        return self.reread(json.dumps(reply[self._field], default=str).encode(), 200)
+    async def label(self, batch: Sequence[bytes]) -> list[Answer]:
+        bodies = [{"Image": {"Bytes": base64.b64encode(file).decode()}, **self._arguments} for file in batch]
+        return [self._answer(await self._send(json.dumps(body).encode(), {})) for body in bodies]
 
     def reread(self, reply: bytes, status: int | None) -> Answer:
-        listed = json.loads(reply)
-        counted = [one for one in listed if self.labels is None or one.get("Name") in self.labels]
-        try:
-            found = self._reader.read(counted)
-        except Garbled as why:
-            problem = str(why)
-        else:
-            shares = [(word, None if score is None else score / 100) for word, score in (found[:2], *found.options)]
-            return self._service.secrets().answer(*shares[0], status, reply, tuple(shares[1:]))
-        raise garbled(f"the reply of Rekognition {self._service.secrets().line(problem)}")
+        return self._answer(Reply(status or 200, {}, reply))
+
+    def _answer(self, reply: Reply) -> Answer:
+        content = self._endpoint.parse(reply)
+        listed = content.get(self._field) if isinstance(content, dict) else None
+        if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+            raise self._endpoint.garbled(f"has no list of {self._field}", reply)
+        counted = [each for each in listed if self.labels is None or each.get("Name") in self.labels]
+        word, score, options = self._endpoint.read(reply, lambda: self._reader.read(counted))
+        best, *shares = [(name, None if value is None else value / 100) for name, value in ((word, score), *options)]
+        return self._secrets.answer(*best, reply.status, reply.body, tuple(shares))
 
 
 class SageMakerClassifier(AwsClassifier):
     """A model behind a SageMaker endpoint."""
 
     def __init__(self, description: SageMaker, labels: tuple[str, ...] | None) -> None:
-        self._description = description
+        headers = {
+            "accept": "application/json",
+            "x-amzn-sagemaker-target-variant": description.variant,
+            "x-amzn-sagemaker-target-model": description.model,
+            "x-amzn-sagemaker-inference-component": description.component,
+        }
+        given = {name: value for name, value in headers.items() if value is not None}
+        path = f"/endpoints/{quote(description.endpoint, safe='')}/invocations"
+        super().__init__(description, "sagemaker-runtime", path, given)
+        self._content_type = description.content_type
         self._encoding = description.encoding.named(description.content_type)
         self._reader = Reader(description, labels)
-        self._service = Service("sagemaker-runtime", description)
-        self._arguments = {
-            "EndpointName": description.endpoint,
-            "Accept": "application/json",
-            "TargetVariant": description.variant,
-            "TargetModel": description.model,
-            "InferenceComponentName": description.component,
-        }
         self.names = Names(labels, description.rename, description.empty)
         self.labels = self.names.labels
         self.answer_kind = description.answer
         self.limits = description.limits(PHOTO, encoding=self._encoding)
-        self.fingerprint = fingerprint("sagemaker", _parts(description, self._service.region))
+        self.fingerprint = fingerprint("sagemaker", _parts(description, self.region))
         self.reading = fingerprint("json", description.model_dump(include=set(READING)))
 
-    def _ask(self, file: bytes) -> Answer:
-        kind = self._description.content_type or f"image/{kind_of(file)}"
-        given = {name: value for name, value in self._arguments.items() if value is not None}
-        arguments = {**given, "ContentType": kind, "Body": file}
-        return self.reread(self._service.body(self._service.call("invoke_endpoint", arguments)["Body"]), 200)
+    async def label(self, batch: Sequence[bytes]) -> list[Answer]:
+        kinds = [self._content_type or f"image/{kind_of(file)}" for file in batch]
+        pairs = zip(batch, kinds, strict=True)
+        return [self._answer(await self._send(file, {"content-type": kind})) for file, kind in pairs]
 
     def reread(self, reply: bytes, status: int | None) -> Answer:
-        try:
-            found = self._reader.read(json.loads(reply))
-        except (Garbled, ValueError, RecursionError) as why:
-            problem = str(why) if isinstance(why, Garbled) else "is not JSON"
-        else:
-            return self._service.secrets().answer(found.word, found.score, status, reply, found.options)
-        words = self._service.secrets().line(f"{problem}: {reply.decode('utf-8', 'replace')}")
-        raise garbled(f"the reply of SageMaker endpoint {self._description.endpoint!r} {words}")
+        return self._answer(Reply(status or 200, {}, reply))
+
+    def _answer(self, reply: Reply) -> Answer:
+        content = self._endpoint.parse(reply)
+        word, score, options = self._endpoint.read(reply, lambda: self._reader.read(content))
+        return self._secrets.answer(word, score, reply.status, reply.body, options)
 
 
 def connect_rekognition(address: str, settings: Settings) -> Classifier[bytes]:
@@ -266,152 +294,23 @@ def _parts(description: Account, region: str) -> dict[str, object]:
     return {**parts, "region": region, "encoding": description.encoding.parts()}
 
 
-class Service:
-    """One AWS service, asked in threads of its own; usable again after `close`."""
-
-    def __init__(self, name: str, account: Account) -> None:
-        self._name = name
-        self._account = account
-        self._session = _boto3().Session(region_name=account.region)
-        self._lock = threading.Lock()
-        self._secrets = Secrets()
-        self._client: Any = None
-        self._threads: ThreadPoolExecutor | None = None
-        if not self._session.region_name:
-            raise PermanentError('AWS needs a region; set region = "…" in the description, or AWS_REGION')
-        self.region: str = self._session.region_name
-
-    async def run(self, ask: Callable[[bytes], Answer], file: bytes) -> Answer:
-        """Send one query in a thread."""
-        with self._lock:
-            self._threads = self._threads or ThreadPoolExecutor(self._account.concurrency, "looktwice-aws")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, ask, file)
-
-    def call(self, operation: str, arguments: Mapping[str, object]) -> Mapping[str, Any]:
-        """Call the service; raises the ClassifierError for the failure."""
-        from botocore.exceptions import BotoCoreError, ClientError
-        from botocore.parsers import ResponseParserError
-
-        try:
-            reply: Mapping[str, Any] = getattr(self._opened(), operation)(**arguments)
-        except (BotoCoreError, ClientError, ResponseParserError, ValueError) as error:
-            failure = self._failure(error)
-        except (AttributeError, KeyError, TypeError, RecursionError):
-            failure = garbled(f"{self._name} sent what botocore cannot read")
-        else:
-            return reply
-        # Raised outside the handler, so that no exception of botocore, which may hold keys, is attached.
-        raise failure
-
-    def body(self, stream: Any) -> bytes:
-        """Read a stream, up to the limit."""
-        from botocore.exceptions import BotoCoreError
-
-        most = self._account.max_reply_bytes
-        try:
-            data: bytes = stream.read(most + 1)
-        except (BotoCoreError, OSError) as error:
-            failure: ClassifierError = TransientError(
-                f"the reply of {self._name} broke off: {type(error).__name__}", code="classifier-timeout"
-            )
-        else:
-            if len(data) <= most:
-                return data
-            stream.close()
-            failure = PermanentError(
-                f"{self._name} sent a reply of more than {most} bytes; raise max_reply_bytes if it should",
-                code="reply-malformed",
-            )
-        raise failure
-
-    def close(self) -> None:
-        """Close connections; calls in flight end at their timeout at the latest."""
-        with self._lock:
-            client, threads, self._client, self._threads = self._client, self._threads, None, None
-        if threads is not None:
-            threads.shutdown(wait=False, cancel_futures=True)
-        if client is not None:
-            client.close()
-
-    def _opened(self) -> Any:
-        from botocore.config import Config
-
-        with self._lock:
-            if self._client is None:
-                config = Config(
-                    connect_timeout=self._account.connect_timeout,
-                    read_timeout=self._account.timeout,
-                    max_pool_connections=self._account.concurrency,
-                    retries={"total_max_attempts": 1},
-                )
-                self._client = self._session.client(self._name, endpoint_url=self._account.endpoint_url, config=config)
-            return self._client
-
-    def _failure(self, error: Exception) -> ClassifierError:
-        from botocore import exceptions as known
-        from botocore.parsers import ResponseParserError
-
-        if isinstance(error, known.NoCredentialsError):
-            return PermanentError(
-                f"{self._name} needs credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-                code="credentials-missing",
-            )
-        if isinstance(error, known.ClientError):
-            return self._refused(error)
-        words = self.secrets().line(str(error))
-        if isinstance(error, (known.EndpointConnectionError, known.ConnectTimeoutError, known.ProxyConnectionError)):
-            return TransientError(
-                f"{self._name} cannot be reached: {words}; is the region right?",
-                sent=False,
-                code="classifier-unreachable",
-            )
-        if isinstance(error, known.HTTPClientError):
-            return TransientError(
-                f"{self._name} did not reply: {words}; raise timeout if it needs longer", code="classifier-timeout"
-            )
-        if isinstance(error, ResponseParserError):
-            return garbled(f"{self._name} sent what is not a reply: {words}")
-        return PermanentError(f"{self._name} cannot be asked: {words}; check the description")
-
-    def _refused(self, error: Any) -> ClassifierError:
-        details = error.response.get("Error", {})
-        code, status = details.get("Code", ""), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        # botocore splits a code at punctuation, which could leave part of a key in it.
-        name = code if CODE.fullmatch(code) else "an error"
-        detail = self.secrets().line(f"{name} ({status}): {details.get('Message') or 'nothing more'}")
-        words = f"{self._name} answered {detail}"
-        if code in QUOTA or status == 402:
-            advice = "the account needs a higher limit; go on with the same command afterwards"
-            return QuotaError(f"{words}; {advice}", status=status, billed=self._account.bills_refusals)
-        behind = error.response.get("OriginalStatusCode", status)
-        status = 429 if code in THROTTLED else status
-        if code in TRANSIENT or status in (408, 429) or behind >= 500:
-            headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-            wait, billed = retry_after(headers), self._account.bills(status)
-            return TransientError(f"{words}; try later", status=status, retry_after=wait, billed=billed)
-        advice = ADVICE.get(code, "compare the description with the manual of the service")
-        return PermanentError(f"{words}; {advice}", status=status, billed=self._account.bills(status))
-
-    def secrets(self) -> Secrets:
-        """The current credentials; those of a role change over time."""
-        found = self._session.get_credentials()
-        keys = found.get_frozen_credentials() if found else None
-        with self._lock:
-            for value in filter(None, (keys.access_key, keys.secret_key, keys.token) if keys else ()):
-                self._secrets.hide(value, "one of the AWS credentials")
-        return self._secrets
-
-
-def garbled(message: str) -> TransientError:
-    """The error for an invalid reply."""
-    return TransientError(
-        f"{message}; is this the right endpoint and label path?", status=200, garbled=True, code="reply-malformed"
-    )
-
-
-def _boto3() -> ModuleType:
+def _restated(reply: Reply) -> Reply:
+    """A refusal with the status that its error code means; that of a SageMaker model counts as the model's own."""
     try:
-        import boto3
+        told: Any = json.loads(reply.body)
+    except (ValueError, RecursionError):
+        told = None
+    told = told if isinstance(told, dict) else {}
+    code = reply.headers.get("x-amzn-errortype") or str(told.get("__type", ""))
+    behind = told.get("OriginalStatusCode")
+    failed = isinstance(behind, int) and behind >= 500
+    name = code.partition(":")[0].rpartition("#")[2]
+    return reply._replace(status=STATUSES.get(name, 503 if failed else reply.status))
+
+
+def _botocore() -> ModuleType:
+    try:
+        import botocore.session
     except ImportError:
         raise MissingExtra("AWS classifiers", "aws") from None
-    return boto3
+    return botocore.session

@@ -35,7 +35,7 @@ from yarl import URL
 from looktwice.classifiers.base import Answer, Classifier, Limits, Names, Pixels, Settings, fingerprint
 from looktwice.classifiers.onnx import Preprocessing
 from looktwice.classifiers.registry import described, folder_of, read_labels
-from looktwice.classifiers.replies import NAMING, READING, Garbled, Paths, Reader
+from looktwice.classifiers.replies import NAMING, READING, Paths, Reader
 from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.settings import Encoding, HttpSettings, form, kind_of
 from looktwice.classifiers.transport import Reply, Transport
@@ -183,13 +183,8 @@ class HttpClassifier:
     def _answer(self, reply: Reply) -> Answer:
         text = self._description.reply == "text"
         content = reply.body.decode("utf-8", "replace").strip() if text else self._endpoint.parse(reply)
-        try:
-            found = self._reader.read(content)
-        except Garbled as why:
-            problem = str(why)
-        else:
-            return self._secrets.answer(found.word, found.score, reply.status, reply.body, found.options)
-        raise self._endpoint.garbled(problem, reply)
+        word, score, options = self._endpoint.read(reply, lambda: self._reader.read(content))
+        return self._secrets.answer(word, score, reply.status, reply.body, options)
 
 
 def connect(address: str, settings: Settings) -> Classifier[bytes]:

@@ -44,10 +44,9 @@ from looktwice.classifiers.base import (
     Settings,
     fingerprint,
 )
-from looktwice.classifiers.oip_replies import HEADER_LENGTH, NUMBERS, Model, Reading
 from looktwice.classifiers.onnx import Preprocessing
 from looktwice.classifiers.registry import described, folder_of, read_labels
-from looktwice.classifiers.replies import Garbled
+from looktwice.classifiers.replies import HEADER_LENGTH, NUMBERS, Model, Reading
 from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.settings import Encoding, HttpSettings
 from looktwice.classifiers.transport import Transport
@@ -160,11 +159,8 @@ class OipClassifier:
         model = self.model
         headers, body = _request(batch, model)
         reply = await self._endpoint.send(body, headers)
-        try:
-            return Reading(model, self.labels, len(batch)).answers(reply, self._secrets)
-        except Garbled as why:
-            problem = str(why)
-        raise self._endpoint.garbled(problem, reply)
+        reading = Reading(model, self.labels, len(batch))
+        return self._endpoint.read(reply, lambda: reading.answers(reply, self._secrets))
 
     async def close(self) -> None:
         await self._transport.close()
@@ -192,27 +188,23 @@ class OipClassifier:
             raise endpoint.garbled("does not tell of a model's inputs and outputs", reply)
         for tensor in (*metadata.inputs, *metadata.outputs):  # which errors repeat
             self._secrets.refuse(f"{tensor.name} {tensor.datatype}")
-        extensions = await self._extensions(transport)
-        most = await self._most(transport) if "model_configuration" in extensions else BATCH
-        return _model(self._description, metadata, extensions, most)
+        named = (await self._details(transport, self._address.server)).get("extensions")
+        extensions = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+        most: object = None  # Triton's largest batch, which its metadata does not include
+        if "model_configuration" in extensions:
+            most = (await self._details(transport, f"{self._address.model}/config")).get("max_batch_size")
+        return _model(
+            self._description, metadata, extensions, min(BATCH, most) if isinstance(most, int) and most > 0 else BATCH
+        )
 
-    async def _extensions(self, transport: Transport) -> tuple[str, ...]:
-        """The server's extensions of the protocol; empty behind a gateway that shows only the model."""
+    async def _details(self, transport: Transport, url: str) -> dict[str, object]:
+        """A JSON object of the server; empty behind a gateway that shows only the model."""
+        endpoint = transport.endpoint("GET", url, self._headers)
         try:
-            reply = await transport.endpoint("GET", self._address.server, self._headers).send_json()
+            content = endpoint.parse(await endpoint.send())
         except PermanentError:
-            return ()
-        names = reply.get("extensions") if isinstance(reply, dict) else None
-        return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
-
-    async def _most(self, transport: Transport) -> int:
-        """The largest batch of Triton, which its metadata does not include."""
-        try:
-            reply = await transport.endpoint("GET", f"{self._address.model}/config", self._headers).send_json()
-        except PermanentError:
-            return BATCH
-        most = reply.get("max_batch_size") if isinstance(reply, dict) else None
-        return min(BATCH, most) if isinstance(most, int) and most > 0 else BATCH
+            return {}
+        return content if isinstance(content, dict) else {}
 
 
 def connect(address: str, settings: Settings) -> Classifier[Tensor]:

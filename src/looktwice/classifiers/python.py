@@ -19,9 +19,7 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from threading import Lock
 from typing import TypeVar
 from uuid import uuid4
 
@@ -59,36 +57,19 @@ def returns_tags(function: Function) -> Function:
     return function
 
 
-class _Tokens:
-    """A random text for each object, by its identity: objects that are equal may hold other values.
-
-    An object that cannot be referred to weakly gets a new one each time.
-    """
-
-    def __init__(self) -> None:
-        self._kept: dict[int, tuple[weakref.ref[object], str]] = {}
-        self._lock = Lock()
-
-    def of(self, owner: object) -> str:
-        """The text of this object."""
-        with self._lock:
-            reference, token = self._kept.get(id(owner), (None, ""))
-            if reference is None or reference() is not owner:
-                token = uuid4().hex
-                with suppress(TypeError):
-                    self._kept[id(owner)] = (weakref.ref(owner, self._forget(id(owner))), token)
-        return token
-
-    def _forget(self, place: int) -> Callable[[weakref.ref[object]], None]:
-        def forget(reference: weakref.ref[object]) -> None:
-            # Without the lock, which the thread that collects garbage may hold; the place may have a new owner.
-            if (kept := self._kept.get(place)) and kept[0] is reference:
-                del self._kept[place]
-
-        return forget
+_TOKENS: dict[int, str] = {}
+"""A random text for each object, by its identity: objects that are equal may hold other values."""
 
 
-_TOKENS = _Tokens()
+def _token(owner: object) -> str:
+    """The text of this object while it lives; a new one each time for an object that cannot be referred to weakly."""
+    new = uuid4().hex
+    if id(owner) not in _TOKENS:
+        try:
+            weakref.finalize(owner, _TOKENS.pop, id(owner), None).atexit = False
+        except TypeError:
+            return new
+    return _TOKENS.setdefault(id(owner), new)
 
 
 class PythonClassifier:
@@ -111,7 +92,7 @@ class PythonClassifier:
         source = _source(function)
         self.fingerprint = fingerprint("python", {"name": self._name, "source": source})
         if name is None and not (source and _is_plain(function)):
-            self.fingerprint += f"#{_TOKENS.of(getattr(function, '__self__', function))}"
+            self.fingerprint += f"#{_token(getattr(function, '__self__', function))}"
         self.labels = tuple(labels) or None
         self.limits = Limits(batch=64 if self._batched else 1, concurrency=2, local=True, working_size=size)
 

@@ -1,11 +1,5 @@
 """HTTP for all connectors: send a request, return a reply of limited size or raise the right error.
 
-    secrets = Secrets()
-    transport = Transport(HttpSettings(), secrets)
-    headers = {"authorization": secrets.fill("Bearer ${API_KEY}")}
-    endpoint = transport.endpoint("POST", "https://host/v1/classify", headers)
-    reply = await endpoint.send(body)
-
 HTTP itself is aiohttp's. What is added here: whether a request that failed was surely not sent, which decides what is
 paid for; and caps on the size of replies. `Secrets` takes keys out of every text that leaves this file. Redirects are
 rejected, because a key must not follow one. Retries are left to the engine.
@@ -20,14 +14,14 @@ import json
 import re
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from urllib.request import getproxies_environment, proxy_bypass
 from weakref import WeakSet
 
@@ -130,12 +124,19 @@ ADVICE = {
 }
 
 
+Read = TypeVar("Read")
+
+
 class Reply(NamedTuple):
     """The reply of a server; names of headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+
+class Garbled(Exception):
+    """A reply that does not match the description."""
 
 
 class BrokenError(Exception):
@@ -195,9 +196,13 @@ class Connector(aiohttp.TCPConnector):
 class Transport:
     """Connections to servers, opened when the first request is sent; usable again after `close`, in any event loop."""
 
-    def __init__(self, http: HttpSettings, secrets: Secrets) -> None:
+    def __init__(
+        self, http: HttpSettings, secrets: Secrets, restated: Callable[[Reply], Reply] = lambda reply: reply
+    ) -> None:
+        """`restated` gives a refusal the HTTP status that it means, for a server with codes of its own."""
         self.http = http
         self.secrets = secrets
+        self.restated = restated
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -277,7 +282,7 @@ class Endpoint:
         else:
             if 200 <= reply.status < 300:
                 return reply
-            failure = self._refused(reply)
+            failure = self._refused(self._transport.restated(reply))
         # Raised outside the handler, so that the network error, which may contain the key, is not attached.
         raise failure
 
@@ -326,10 +331,6 @@ class Endpoint:
                 )
         return {name.lower(): value for name, value in headers.items()}
 
-    async def send_json(self, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> object:
-        """The JSON value of the reply."""
-        return self.parse(await self.send(body, headers))
-
     def parse(self, reply: Reply) -> object:
         """Parse a JSON reply."""
         try:
@@ -337,6 +338,14 @@ class Endpoint:
         except (ValueError, RecursionError):
             pass
         raise self.garbled("is not JSON", reply)
+
+    def read(self, reply: Reply, reader: Callable[[], Read]) -> Read:
+        """The result of `reader`, which may raise Garbled about this reply."""
+        try:
+            return reader()
+        except Garbled as why:
+            problem = str(why)
+        raise self.garbled(problem, reply)
 
     def garbled(self, why: str, reply: Reply) -> TransientError:
         """The error for an invalid reply with a 2xx status."""

@@ -318,7 +318,7 @@ class Gemini(ChatModel):
 
     def read(self, body: bytes) -> Completion:
         reply = _GeminiReply.model_validate_json(body)
-        usage = _counts(reply.usage)
+        usage = flat(reply.usage)
         if not reply.candidates:
             return Completion(Missing.BLOCKED if reply.blocked else Missing.EMPTY, usage)
         if reply.finish not in ("STOP", None):
@@ -340,16 +340,6 @@ def _openapi(schema: Mapping[str, object]) -> dict[str, object]:
     if isinstance(items := schema.get("items"), Mapping):
         converted["items"] = _openapi(items)
     return converted
-
-
-def _counts(usage: Mapping[str, object] | None) -> tuple[tuple[str, int], ...]:
-    """The numbers of Gemini's usage; those by modality, which it reports as a list, under its name."""
-    by_modality = {
-        name: {str(part.get("modality")): part.get("tokenCount") for part in parts if isinstance(part, Mapping)}
-        for name, parts in (usage or {}).items()
-        if isinstance(parts, list)
-    }
-    return flat({**(usage or {}), **by_modality})
 
 
 class _GeminiPart(BaseModel):
