@@ -144,6 +144,19 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     assert not missing
 
 
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_no_line_holds_two_headings_items_or_rows(page: Path) -> None:
+    lines = re.sub(r"^( *)```.*?^\1```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE).splitlines()
+    cells = [re.sub(r"`[^`]*`|\\\|", "", line).count("|") if line.startswith("|") else 0 for line in lines]
+    ragged = [
+        line
+        for line, before, count in zip(lines[1:], cells, cells[1:], strict=False)
+        if before and count not in (0, before)
+    ]
+    joined = [line for line in lines if re.match(r"#.{81}", line) or re.search(r"\. [2-9]\. [A-Z]", line)]
+    assert ragged + joined == []
+
+
 def test_every_page_is_on_the_site() -> None:
     told = (ROOT / "mkdocs.yml").read_text("utf-8")
     assert [named(page) for page in PAGES[1:] if page.relative_to(ROOT / "docs").as_posix() not in told] == []
