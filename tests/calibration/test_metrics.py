@@ -601,3 +601,11 @@ def test_importing_metrics_leaves_the_slow_libraries_alone() -> None:
     script = "import sys, looktwice.calibration.metrics; print([m for m in ('scipy', 'sklearn') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_scores_and_their_intervals_are_printed_with_three_decimals() -> None:
+    confidence, correct = np.array([0.9, 0.8, 1 / 3]), np.array([True, True, True])
+    losses = metrics.brier_even_losses(confidence, correct, 3)
+    scores = str(metrics.score(confidence, correct, losses, losses))
+    assert scores.startswith("accuracy 1.000, ece 0.322, auroc undefined, ")
+    assert str(metrics.bootstrap(confidence, correct, losses, losses)).startswith("accuracy 1.000 to 1.000, ece 0.")

@@ -33,8 +33,15 @@ _BLOCK = 2**16
 """The number of rows of resamples scored at once, small enough to fit in the processor's cache."""
 
 
+class _Printed:
+    """Prints fields with three decimals; `repr` has all digits."""
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {_printed(value)}" for name, value in vars(self).items())
+
+
 @dataclass(frozen=True)
-class Scores:
+class Scores(_Printed):
     """The main metrics for a set of pictures; `auroc` is None if all answers are right or all are wrong."""
 
     accuracy: float
@@ -47,7 +54,7 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Intervals:
+class Intervals(_Printed):
     """(low, high) for each metric in `Scores`; `auroc` is None if it is undefined in most resamples."""
 
     accuracy: Interval
@@ -462,6 +469,12 @@ def _aurc(levels: _Levels, harmonic: Floats) -> Floats:
     start, end = harmonic[through - total], harmonic[through]
     cost = 1 + harmonic[-1] - start - through / np.maximum(total, 1) * (end - start)
     return (levels.wrong * cost).sum(axis=-1) / levels.pictures
+
+
+def _printed(value: float | Interval | None) -> str:
+    if value is None:
+        return "undefined"
+    return f"{value:.3f}" if isinstance(value, float) else " to ".join(f"{end:.3f}" for end in value)
 
 
 def _or_none(value: Floats) -> float | None:
