@@ -466,6 +466,12 @@ def test_an_npz_that_does_not_fit_says_why(tmp_path: Path, arrays: Mapping[str, 
     assert path.name in complaint(path, code=code)
 
 
+def test_an_npz_with_other_arrays_says_which_it_needs_and_has(tmp_path: Path) -> None:
+    said = complaint(npz(tmp_path / "x.npz", x=stack(2, 3, 3), y=[0, 1]), code="file-malformed")
+    assert "images" in said
+    assert "x, y" in said
+
+
 def test_damaged_archives_are_refused_by_name(tmp_path: Path) -> None:
     path = npz(tmp_path / "x.npz", images=stack(50, 64, 64), labels=[0] * 50)
     whole = path.read_bytes()

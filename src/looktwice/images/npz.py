@@ -171,7 +171,14 @@ def is_npz(path: Path) -> bool:
 
 
 def stacked(path: Path, name: str, max_pixels: int) -> Sequence[Picture]:
-    listed, header, where = content_stamp(path), read_header(path, "images"), shown(str(path))
+    where, names = shown(str(path)), array_names(path)
+    if "images" not in names:
+        raise DataError(
+            f"{where}: needs an array images and, for true labels, one called labels; "
+            f"has {', '.join(map(shown, names))}",
+            code="file-malformed",
+        )
+    listed, header = content_stamp(path), read_header(path, "images")
     shape, kind = header.shape, header.kind
     if kind != np.uint8 or not (len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3, 4))):
         raise DataError(
