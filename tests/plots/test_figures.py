@@ -220,3 +220,10 @@ def test_the_curves_of_several_methods_are_one_figure(one: tuple[Floats, Bools],
 def test_a_reliability_curve_has_a_point_for_each_bin_that_holds_answers() -> None:
     root = parsed(plots.reliability({"a": (np.array([0.1, 0.5, 0.51, 1.0]), np.array([False, True, False, True]))}))
     assert len(circles(root)) == 3 + 2  # and the ends of the diagonal
+
+
+def test_a_reliability_diagram_shows_up_to_five_methods() -> None:
+    five = dict.fromkeys("abcde", (X / 10, X > 1))
+    assert set("abcde") <= set(words(parsed(plots.reliability(five))))
+    with pytest.raises(DataError, match="5 methods, not 6", check=coded("option-invalid")):
+        plots.reliability(five | {"f": five["a"]})

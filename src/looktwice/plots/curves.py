@@ -7,8 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from looktwice.calibration import BINS, Bools, Floats, metrics
+from looktwice.errors import DataError
 from looktwice.plots.figures import Line, lines_svg
 from looktwice.plots.notebook import Drawing
+
+MOST = 5
+"""The most methods of a reliability diagram, whose diagonal is a line too."""
 
 Outcomes = Mapping[str, tuple[Floats, Bools]]
 """The confidence (n,) of each method and whether its answers were right (n,), by the method's name."""
@@ -16,6 +20,11 @@ Outcomes = Mapping[str, tuple[Floats, Bools]]
 
 def reliability(outcomes: Outcomes, *, bins: int = BINS, title: str = "Confidence and real accuracy") -> Drawing:
     """Reliability diagram of up to five methods, in equal-width bins, with 95 % Wilson intervals as bands."""
+    if len(outcomes) > MOST:
+        raise DataError(
+            f"a reliability diagram shows up to {MOST} methods, not {len(outcomes)}; draw several",
+            code="option-invalid",
+        )
     lines = []
     for name, (confidence, correct) in outcomes.items():
         curve = metrics.reliability(confidence, correct, bins)
