@@ -91,7 +91,10 @@ def load(path: Path) -> Votes | LabelledVotes:
         raise DataError(f"there is no votes file {str(path)!r}", code="file-missing") from None
     except Exception as error:  # zipfile, zlib, numpy and Arrow raise many kinds
         why = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataError(f"{str(path)!r} is not a votes file of looktwice: {why}", code="file-malformed") from None
+        raise DataError(
+            f"{str(path)!r} is not a votes file of looktwice: {why}; give arrays of labels to Votes.from_labels",
+            code="file-malformed",
+        ) from None
     if truths is not None and (len(truths) != len(votes) or len(excluded) not in (0, len(votes))):
         raise DataError(f"{str(path)!r} holds {len(truths)} truths for {len(votes)} pictures", code="file-malformed")
     return votes if truths is None else votes.labelled(truths, excluded, probabilities)
@@ -170,7 +173,10 @@ def collect(base: Labels, views: LabelTable, vocabulary: Labels | None, details:
     first, others, listed = _objects(base), _objects(views), _objects(() if vocabulary is None else vocabulary)
     if first.ndim != 1 or others.ndim != 2 or len(first) != len(others) or listed.ndim != 1:
         shapes = f"base, views and vocabulary have shapes {first.shape}, {others.shape} and {listed.shape}"
-        raise DataError(f"{shapes}; expected (n,), (n, S) and (K,)", code="votes-malformed")
+        raise DataError(
+            f"{shapes}; expected (n,), (n, S) and (K,); of a table V, base is the first column: V[:, 0], V[:, 1:]",
+            code="votes-malformed",
+        )
     first, others, listed = _texts("base, views and vocabulary", first, others, listed)
     labels, table, known = first.tolist(), others.tolist(), _complete("vocabulary", listed)
     if len(set(known)) < len(known):

@@ -75,7 +75,13 @@ class Row:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Votes:
-    """The answers about n pictures under a panel of S views, as codes into the vocabulary."""
+    """The answers about n pictures under a panel of S views, as codes into the vocabulary.
+
+    `names` (n,) are those of the pictures and `panel` (S,) those of the views. `base` (n,) and `views` (n, S) are
+    positions in `vocabulary`, -1 where there is no answer. `classes` counts all classes, including those that were
+    never returned. `digests` (n,) identify equal pictures, `evidence` holds scores and ranked lists, and `unsayable`
+    (S + 1,) the codes that the classifier of the base and of each view cannot return.
+    """
 
     names: tuple[str, ...]
     panel: tuple[str, ...]
@@ -406,7 +412,12 @@ class Votes:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LabelledVotes(Votes):
-    """Votes with truths, on which calibrators are fitted and evaluated."""
+    """Votes with truths, on which calibrators are fitted and evaluated.
+
+    `truths` (n,) are positions in `vocabulary`, -2 for a truth outside of it; `words` (n,) are the truths themselves.
+    `excluded` (n,) holds the codes known to be wrong where the truth is otherwise unknown, and `probabilities` (n,) the
+    relative probabilities with which the pictures were selected for labelling.
+    """
 
     truths: Codes
     """(n,): the code of each truth, OUTSIDE for one that is not in the vocabulary."""
@@ -498,9 +509,10 @@ def check_truths(truths: Iterable[str], labels: Iterable[str]) -> None:
     true, known = set(truths), set(labels)
     if true and known and true.isdisjoint(known):
         raise DataError(
-            f"none of the truths ({few(true)}) is among the labels of the classifier ({few(known)}); "
-            "`looktwice labels` proposes names for them; or rename in its description (`rename`, or `labels` where "
-            "it answers with positions), or take the truths from another column with --truths-column",
+            f"none of the truths ({few(true)}) is among the labels of the classifier ({few(known)}); in arrays, map "
+            "one to the other, such as [names[truth] for truth in truths]; for a classifier's description, `looktwice "
+            "labels` proposes names (`rename`, or `labels` where it answers with positions); for a table of truths, "
+            "--truths-column names another column",
             code="labels-unmatched",
         )
 
