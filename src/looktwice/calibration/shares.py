@@ -25,7 +25,11 @@ from looktwice.errors import DataError, FitError
 
 @dataclass(frozen=True)
 class ShareCalibrator(ABC):
-    """A calibrator with a single feature, the share of agreeing views. Subclasses define `learn` and `curve`."""
+    """A calibrator with a single feature, the share of agreeing views. Subclasses define `learn` and `curve`.
+
+    With `ballot="base"`, the predicted label is the base answer; with `ballot="vote"`, it is the most frequent label
+    among the views. The share is that of the views that return the predicted label.
+    """
 
     name: ClassVar[str]
     ballot: Ballot = field(default="base", kw_only=True)
