@@ -154,16 +154,21 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_place(tmp_path_factory.mktemp("parity"))
 
 
+JUDGED: dict[str, list[Verdict]] = {}
+
+
 def judged(place: Path, options: DecisionOptions) -> list[Verdict]:
-    """What the pipeline itself says, without an interface."""
-    profile = Profile.load(place / "profile.json")
+    """What the pipeline itself says, without an interface; computed once for the tests of all interfaces."""
+    profile, key = Profile.load(place / "profile.json"), f"{place} {options}"
 
     async def work() -> list[Verdict]:
         async with AsyncModel(profile.classifier) as model:
             verdicts = judging.look(model.engine, find([place / "pictures"]), profile, options.of(profile))
             return [verdict async for verdict in verdicts if isinstance(verdict, Verdict)]
 
-    return asyncio.run(work())
+    if key not in JUDGED:
+        JUDGED[key] = asyncio.run(work())
+    return JUDGED[key]
 
 
 def test_every_option_shows_in_some_verdict(place: Path) -> None:
