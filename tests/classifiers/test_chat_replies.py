@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 from aiohttp import web
 from conformance.chat_replica import (
@@ -24,6 +25,7 @@ from conformance.replica import Replica, pictures
 from hypothesis import given, strategies as st
 from support.errors import coded
 
+from looktwice.classifiers.base import NO_LABEL, Answer, merged
 from looktwice.classifiers.chat.model import ChatClassifier, ChatModel
 from looktwice.classifiers.chat.prompts import Lexicon, Missing, Token, probability_of, word_of
 from looktwice.classifiers.chat.vendors import Completions, Gemini, Messages, Responses
@@ -117,7 +119,72 @@ def test_a_reply_becomes_what_the_table_says(row: Row) -> None:
 def test_the_table_is_whole() -> None:
     assert [row.number for row in rows()] == list(range(1, 60))
     assert {row.end for row in rows()} == {"any", "ranked", *ENDED}
-    assert {reason for row in rows() for _, reason in row.becomes if reason} == {*Missing}
+    assert {reason for row in rows() for _, reason in row.becomes if reason} == {*Missing} - {Missing.UNSURE}
+
+
+def read(vendor: str, said: object, **settings: object) -> Answer:
+    """The answer in a reply with this JSON."""
+    reply = WHOLE[vendor](json.dumps(said))
+    return connected(vendor, **settings).read(Reply(200, {}, json.dumps(reply).encode()), AS_DESCRIBED)
+
+
+def listed(**probabilities: object) -> dict[str, object]:
+    """A ranked list as the prompt asks for it."""
+    return {"labels": [{"label": label, "probability": each} for label, each in probabilities.items()]}
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+@pytest.mark.parametrize(
+    ("said", "options"),
+    [
+        (listed(dog=0.7, cat=0.2, bird=0.1), (("dog", 0.7), ("cat", 0.2), ("bird", 0.1))),
+        (listed(cat=0.2, dog=0.7), (("dog", 0.7), ("cat", 0.2))),  # the most probable label is the answer
+        (listed(cat=20, dog=70), (("dog", 0.7), ("cat", 0.2))),  # in per cent
+        (listed(cat=0.5, dog=0.5), (("cat", 0.5), ("dog", 0.5))),
+        (listed(dog=1, cat=0), (("dog", 1.0), ("cat", 0.0))),
+        (listed(cat="likely", dog=0.7), (("cat", None), ("dog", None))),
+        (listed(cat=-1, dog=0.7), (("cat", None), ("dog", None))),
+        (listed(cat=True, dog=0.7), (("cat", None), ("dog", None))),
+        (listed(cat=1e999, dog=0.7), (("cat", None), ("dog", None))),
+        ({"labels": ["dog", "cat"]}, (("dog", None), ("cat", None))),
+        ({"labels": [{"label": ["dog"]}, {"label": "cat", "probability": 0.4}, 3.5, None]}, ()),
+    ],
+)
+def test_probabilities_of_ranked_labels_are_scores(
+    vendor: str, said: object, options: tuple[tuple[str, float | None], ...]
+) -> None:
+    answer = read(vendor, said, ranked=5, probabilities=True)
+    assert answer.options == options
+    assert (answer.label, answer.score) == (options[0] if options else ("cat", 0.4))
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+@pytest.mark.parametrize("word", ["unsure", "Unsure."])
+def test_unsure_is_an_answer_without_a_label_where_it_is_allowed(vendor: str, word: str) -> None:
+    for settings, reason in (({"unsure": True}, Missing.UNSURE), ({}, Missing.UNLISTED)):
+        names = connected(vendor, **settings).names
+        answer = read(vendor, {"label": word}, **settings)
+        assert (names.label(answer.label), names.missing(answer.label)) == (NO_LABEL, reason)
+    assert connected(vendor, unsure=True, without_label={"unsure": "other"}).names.label(word) == "other"
+    ranked: dict[str, object] = {"ranked": 5, "probabilities": True, "unsure": True}
+    answer = read(vendor, listed(unsure=0.6, cat=0.4), **ranked)
+    assert merged(connected(vendor, **ranked).names, answer) == (("cat", 0.4),)
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_what_is_allowed_is_in_the_prompt_and_in_the_schema(vendor: str) -> None:
+    classifier = connected(vendor, ranked=5, probabilities=True, unsure=True)
+    words, body = classifier.words(AS_DESCRIBED), classifier.prepare(np.zeros((30, 30, 3), np.uint8)).body.decode()
+    assert words.splitlines()[-1] == "unsure"
+    assert "probability" in words
+    assert body.count('"unsure"') == 1, "once, in the enumeration; the prompt's quotes are escaped"
+    assert "probability" in body.replace(json.dumps(words, ensure_ascii=False)[1:-1], "")
+
+
+@pytest.mark.parametrize("settings", [{"probabilities": True}, {"unsure": True, "labels": ["cat", "Unsure"]}])
+def test_settings_that_cannot_be_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(PermanentError, check=coded("description-invalid")):
+        connected("openai", **settings)
 
 
 def test_an_answer_without_a_label_counts_as_the_one_that_it_is_given() -> None:

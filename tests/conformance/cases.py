@@ -225,6 +225,8 @@ CHAT: tuple[Changes, ...] = (
     {"enumeration": False},
     {"picture": "last"},
     {"ranked": 5},
+    {"ranked": 5, "probabilities": True},
+    {"unsure": True},
     {"wordings": ["What is it?"]},
     {"temperature": 0.0},
     {"temperature": 1.0},
@@ -234,7 +236,8 @@ CHAT: tuple[Changes, ...] = (
     {"url": "http://other.example/v1"},
 )
 """Settings of every chat model that could change answers."""
-RANKED_OR_PROBABLE: Mapping[Gives, Changes] = {"ranks": {"ranked": 5}, "score": {"logprobs": True}}
+RANKED: Mapping[Gives, Changes] = {"ranks": {"ranked": 5}, "scores": {"ranked": 5, "probabilities": True}}
+RANKED_OR_PROBABLE: Mapping[Gives, Changes] = {**RANKED, "score": {"logprobs": True}}
 CHAT_QUIET = (*QUIET, {"synonyms": {"Bag": ["handbag"]}}, {"without_label": {"refusal": "Bag"}})
 
 
@@ -395,7 +398,7 @@ CASES: list[Case] = [
         routes=anthropic_routes,
         telling=(*CHAT, {"answer": "tool"}),
         silent=CHAT_QUIET,
-        saying={"ranks": {"ranked": 5}},
+        saying=RANKED,
     ),
     Case(
         "gemini",

@@ -268,17 +268,20 @@ def _written(file: bytes, text: str, schema: Shape | None) -> str:
     assert {*ranked} <= {*text.splitlines()}
     if schema is None and "JSON" not in text:
         return f"{ranked[0]}."
-    ranks = '"labels"' in text
+    ranks, probable = '"labels"' in text, '"probability"' in text
     if schema is not None:
         fields = schema["properties"]
         assert isinstance(fields, dict)
         assert [*fields] == [*["description"] * ('"description"' in text), "labels" if ranks else "label"]
         told = fields["labels"]["items"] if ranks else fields["label"]
+        told = told["properties"]["label"] if probable else told
         assert [value for value in told["enum"] if value in ranked] == [
             line for line in text.splitlines() if line in ranked
         ]
     described = {"description": "A piece of clothing."} if '"description"' in text else {}
-    return json.dumps({**described, **({"labels": ranked[:5]} if ranks else {"label": ranked[0]})})
+    shares = shares_of(file)
+    listed = [{"label": label, "probability": shares[label]} if probable else label for label in ranked[:5]]
+    return json.dumps({**described, **({"labels": listed} if ranks else {"label": ranked[0]})})
 
 
 def _tokens(file: bytes, said: str) -> Tokens:

@@ -7,6 +7,8 @@
     without_label = { refusal = "other" } # answers without a label that count as one
     answer = "schema"                     # a JSON schema holds the model to the labels; "plain" for servers without
     ranked = 5                            # ask for the five best labels in their order, which is evidence for a fit
+    probabilities = true                  # and for the probability of each
+    unsure = true                         # let it answer "unsure", which is an answer without a label
     logprobs = true                       # or for the probability of the tokens of one label; Anthropic tells none
     temperature = 0.0                     # sent only if it is set, since some models take none; so is seed
     price = "0.0004"                      # of one question
@@ -36,7 +38,7 @@ from urllib.parse import parse_qs
 from pydantic import Field, ValidationError, field_validator, model_validator
 from yarl import URL
 
-from looktwice.classifiers.base import MOST_OPTIONS, Answer, Pixels, Settings, Usage, Weight, fingerprint
+from looktwice.classifiers.base import MOST_OPTIONS, Answer, Option, Pixels, Settings, Usage, Weight, fingerprint
 from looktwice.classifiers.chat.batching import BatchApi
 from looktwice.classifiers.chat.prompts import (
     LABELS,
@@ -45,9 +47,9 @@ from looktwice.classifiers.chat.prompts import (
     Missing,
     Prompts,
     keepable,
+    options_of,
     probability_of,
     word_of,
-    words_of,
 )
 from looktwice.classifiers.registry import described, folder_of, read_labels
 from looktwice.classifiers.secrets import Secrets, refuse_literals
@@ -60,11 +62,11 @@ from looktwice.views import AS_DESCRIBED, Phrasing
 PICTURE, KIND = "\0", "\1"
 """Placeholders for the picture in base64 and its media type; JSON escapes them, so they cannot occur in a URL."""
 JSON = {"content-type": "application/json"}
-LABEL, SENTENCE = 12, 120
-"""The overhead in characters of a label in JSON, and of a one-sentence description."""
+LABEL, PROBABILITY, SENTENCE = 12, 30, 120
+"""The overhead in characters of a label in JSON, of its probability, and of a one-sentence description."""
 READ_ONLY = {"labels", "synonyms", "without_label"}
 """Settings that are not part of the fingerprint: they are in the prompt, or only affect how answers are read."""
-ADDED = {"wordings", "enumeration", "picture", "logprobs"}
+ADDED = {"wordings", "enumeration", "picture", "logprobs", "probabilities", "unsure"}
 """Settings that are in a fingerprint only if they are set, so that older fingerprints stay valid."""
 
 
@@ -83,11 +85,14 @@ class ChatModel(HttpSettings, ABC):
     labels: tuple[str, ...] | str = Field(min_length=1)
     synonyms: dict[str, tuple[str, ...]] = Field(default_factory=dict, description="label → other words for it")
     without_label: dict[Missing, str] = Field(
-        default_factory=dict, description="refusal, blocked, cut, empty or unlisted → the label that it counts as"
+        default_factory=dict,
+        description="refusal, blocked, cut, empty, unlisted or unsure → its label",
     )
     prompt: str = Field(default="", description="with the placeholder {labels}; a default prompt if left out")
     wordings: tuple[str, ...] | str | None = Field(default=None, description="paraphrases for the views `wording:N`")
     ranked: int = Field(default=0, ge=0, le=MOST_OPTIONS, description="labels that it is to rank; 0 asks for one label")
+    probabilities: bool = Field(default=False, description="ask for the probability of each label that it ranks")
+    unsure: bool = Field(default=False, description="let it answer `unsure`, which is an answer without a label")
     logprobs: bool = Field(default=False, description="ask how probable the tokens of the label are: its score")
     answer: Literal["schema", "tool", "plain"] = "schema"
     enumeration: bool | None = Field(default=None, description="list the labels in the schema; within limits if unset")
@@ -115,11 +120,14 @@ class ChatModel(HttpSettings, ABC):
             read_labels(lines, folder_of(settings)) if isinstance(lines, str) else lines
             for lines in (description.labels, description.wordings)
         )
-        lexicon = Lexicon(labels or (), description.synonyms, description.without_label)
+        lexicon = Lexicon(labels or (), description.synonyms, description.without_label, description.unsure)
         enumerated = (
             description.enumerates(lexicon.asked) if description.enumeration is None else description.enumeration
         )
-        prompts = Prompts(lexicon.asked, description.prompt, description.ranked, wordings, enumerated)
+        prompts = Prompts(
+            *(lexicon.asked, description.prompt, description.ranked, wordings, enumerated),
+            *(description.probabilities, description.unsure),
+        )
         return ChatClassifier(description, lexicon, prompts, Secrets())
 
     @abstractmethod
@@ -204,6 +212,8 @@ class ChatModel(HttpSettings, ABC):
             raise ValueError(
                 'logprobs need a single label as plain text or by schema; leave out ranked and answer = "tool"'
             )
+        if self.probabilities and not self.ranked:
+            raise ValueError("probabilities need the number of labels that it is to rank, such as ranked = 5")
         return self
 
     @model_validator(mode="after")
@@ -257,7 +267,8 @@ class ChatClassifier:
         text, schema = prompts.text(phrasing), json.dumps(prompts.schema(phrasing), separators=(",", ":"))
         ranked = prompts.ranking(phrasing)
         label = sum(map(len, prompts.labels)) / len(prompts.labels)
-        characters = (LABEL if ranked or vendor.answer != "plain" else 0) + max(1, ranked) * (label + 4)
+        each = label + 4 + (PROBABILITY if vendor.probabilities else 0)
+        characters = (LABEL if ranked or vendor.answer != "plain" else 0) + max(1, ranked) * each
         return Weight(
             len(text) + (0 if vendor.answer == "plain" else len(schema)),
             sum(map(len, self._frame(phrasing))),
@@ -277,10 +288,12 @@ class ChatClassifier:
         except ValidationError:
             pass
         else:
-            words = [keepable(word) for word in self._words(completion.text, phrasing)[:MOST_OPTIONS]]
-            options = tuple((word, None) for word in words) if len(words) > 1 else ()
-            score = None if options else probability_of(words[0], completion.tokens)
-            answer = self._secrets.answer(words[0], score, reply.status, reply.body, options)
+            listed = self._options(completion.text, phrasing)[:MOST_OPTIONS]
+            options = tuple((keepable(word), probability) for word, probability in listed)
+            word, score = options[0]
+            if len(options) == 1:
+                score, options = probability_of(word, completion.tokens) if score is None else score, ()
+            answer = self._secrets.answer(word, score, reply.status, reply.body, options)
             return replace(answer, usage=completion.usage)
         raise self._endpoint.garbled("is not the answer of a chat model", reply)
 
@@ -295,10 +308,10 @@ class ChatClassifier:
     async def close(self) -> None:
         await self._transport.close()
 
-    def _words(self, text: str | Missing, phrasing: Phrasing) -> list[str]:
+    def _options(self, text: str | Missing, phrasing: Phrasing) -> list[Option]:
         if isinstance(text, Missing):
-            return [text.word]
-        return words_of(text) if self._prompts.ranking(phrasing) else [word_of(text)]
+            return [(text.word, None)]
+        return options_of(text) if self._prompts.ranking(phrasing) else [(word_of(text), None)]
 
     def _framed(self, phrasing: Phrasing) -> tuple[bytes, bytes, bytes]:
         """The parts of the body before, between and after the placeholders."""

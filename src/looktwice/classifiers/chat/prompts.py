@@ -17,7 +17,7 @@ from enum import StrEnum
 from importlib.resources import files
 from typing import NamedTuple
 
-from looktwice.classifiers.base import NO_LABEL, Usage
+from looktwice.classifiers.base import NO_LABEL, Option, Usage
 from looktwice.errors import PermanentError
 from looktwice.views import Phrasing
 
@@ -36,6 +36,16 @@ DESCRIBED_RANKED = """\
 First describe the picture in one sentence, then choose the {count} most probable labels of this list, the most \
 probable first, written as they are there. Answer as JSON: {{"description": "...", "labels": [...]}}, and nothing \
 else."""
+PROBABLE = """\
+Answer with the {count} most probable labels of this list, the most probable first, written as they are there, each \
+with the probability that it is right, as JSON: {{"labels": [{{"label": "...", "probability": ...}}, ...]}}, and \
+nothing else."""
+DESCRIBED_PROBABLE = """\
+First describe the picture in one sentence, then choose the {count} most probable labels of this list, the most \
+probable first, written as they are there, each with the probability that it is right. Answer as JSON: \
+{{"description": "...", "labels": [{{"label": "...", "probability": ...}}, ...]}}, and nothing else."""
+UNSURE = "unsure"
+MAY_BE_UNSURE = ' If you cannot tell, give "unsure" as the label.'
 LABELS = "{labels}"
 """Where a prompt lists the labels."""
 USUAL_RANKING = 5
@@ -60,6 +70,10 @@ class Prompts:
     """Custom paraphrases, each a question or, with {labels} in it, a whole prompt; None for the defaults."""
     enumerated: bool = True
     """Whether a schema lists the labels that are allowed."""
+    probabilities: bool = False
+    """Whether ranked labels come with their probabilities."""
+    unsure: bool = False
+    """Whether `unsure` is allowed beside the labels."""
 
     def template(self, phrasing: Phrasing) -> str:
         """The question with the placeholder {labels}; raises a PermanentError if this wording is not possible."""
@@ -83,21 +97,26 @@ class Prompts:
         """The JSON schema of the answer."""
         label = {"type": "string", **({"enum": [*self._ordered(phrasing)]} if self.enumerated else {})}
         fields: dict[str, object] = {"description": {"type": "string"}} if phrasing.describe else {}
-        fields |= {"labels": {"type": "array", "items": label}} if self.ranking(phrasing) else {"label": label}
-        return {"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False}
+        item = _object({"label": label, "probability": {"type": "number"}}) if self.probabilities else label
+        return _object(
+            fields | ({"labels": {"type": "array", "items": item}} if self.ranking(phrasing) else {"label": label})
+        )
 
     def ranking(self, phrasing: Phrasing) -> int:
         """How many labels the answer ranks; 0 for one label."""
         return self.ranked or (min(USUAL_RANKING, len(self.labels)) if phrasing.ranked else 0)
 
     def _ordered(self, phrasing: Phrasing) -> Sequence[str]:
-        return phrasing.order.permuted(self.labels) if phrasing.order else self.labels
+        labels = phrasing.order.permuted(self.labels) if phrasing.order else self.labels
+        return (*labels, UNSURE) if self.unsure else labels
 
     def _demand(self, phrasing: Phrasing) -> str:
         """The required format of the answer."""
+        demand = DESCRIBED if phrasing.describe else ONE
         if count := self.ranking(phrasing):
-            return (DESCRIBED_RANKED if phrasing.describe else RANKED).format(count=count)
-        return DESCRIBED if phrasing.describe else ONE
+            ranked, probable = (DESCRIBED_RANKED, DESCRIBED_PROBABLE) if phrasing.describe else (RANKED, PROBABLE)
+            demand = (probable if self.probabilities else ranked).format(count=count)
+        return demand + MAY_BE_UNSURE if self.unsure else demand
 
     def _wording(self, number: int) -> str:
         if self.prompt and self.wordings is None:
@@ -113,6 +132,11 @@ class Prompts:
                 code="view-unsupported",
             )
         return known[number - 1]
+
+
+def _object(fields: Mapping[str, object]) -> dict[str, object]:
+    """The JSON schema of an object with these fields."""
+    return {"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False}
 
 
 # From a reply to labels ----------------------------------------------------------------------------------------------
@@ -143,6 +167,8 @@ class Missing(StrEnum):
     """The reply is empty."""
     UNLISTED = "unlisted"
     """The reply is not exactly one label of the list, but another word, several labels, or prose."""
+    UNSURE = "unsure"
+    """The model answered that it is unsure, where it may."""
 
     @property
     def word(self) -> str:
@@ -156,6 +182,7 @@ SENTENCES = {
     Missing.CUT: "it was cut off before its end; raise max_tokens where that is set",
     Missing.EMPTY: "it was empty",
     Missing.UNLISTED: "it was not one label of the list",
+    Missing.UNSURE: "the model is unsure",
 }
 
 
@@ -186,8 +213,10 @@ class Lexicon:
         labels: Sequence[str],
         synonyms: Mapping[str, Sequence[str]],
         without_label: Mapping[Missing, str] | None = None,
+        unsure: bool = False,
     ) -> None:
-        """`without_label` maps reasons for a missing label to labels."""
+        """`without_label` maps reasons for a missing label to labels; `unsure` is an answer beside the labels."""
+        self._unsure = unsure
         self.asked = tuple(labels)
         """The labels to choose from."""
         self._without = without_label or {}
@@ -199,6 +228,8 @@ class Lexicon:
             raise PermanentError(f"{twice[0]!r} is given twice among labels and synonyms; each must mean one label")
         if not all(word.strip() for word in (*(word for word, _ in words), *self._without.values())):
             raise PermanentError("a label or synonym is empty")
+        if unsure and any(_plain(word) == UNSURE for word, _ in words):
+            raise PermanentError(f"{UNSURE!r} is a label or synonym already; leave out unsure = true")
         self.renames = {word: label for word, label in words if word != label}
         self.renames |= {missing.word: label for missing, label in self._without.items()}
         self._exact = dict(words)
@@ -219,6 +250,8 @@ class Lexicon:
             return missing
         if not _plain(word):
             return Missing.EMPTY
+        if self._unsure and _plain(word) == UNSURE:
+            return Missing.UNSURE
         return Missing.REFUSAL if REFUSAL.match(word.replace("’", "'")) else Missing.UNLISTED
 
 
@@ -238,12 +271,24 @@ def _plain(text: str) -> str:
 # From a text to words ----------------------------------------------------------------------------------------------
 
 
-def words_of(reply: str) -> list[str]:
-    """The labels of a ranked answer, the most probable first, or the text of any other."""
+def options_of(reply: str) -> list[Option]:
+    """The labels of a ranked answer, the most probable first, or the text of any other.
+
+    They have probabilities if all of them were given one, from 0 to 1 or in per cent.
+    """
     value = _json(_bare(reply))
     ranked = value.get("labels") if isinstance(value, dict) else value
-    words = [str(word) for word in ranked if isinstance(word, (str, int))] if isinstance(ranked, list) else []
-    return list(dict.fromkeys(words)) or [word_of(reply)]
+    options: dict[str, object] = {}
+    for entry in ranked if isinstance(ranked, list) else ():
+        word, probability = (entry.get("label"), entry.get("probability")) if isinstance(entry, dict) else (entry, None)
+        if isinstance(word, str | int):
+            options.setdefault(str(word), probability)
+    given = [p for p in options.values() if isinstance(p, int | float) and not isinstance(p, bool) and 0 <= p <= 100]
+    if not options or len(given) < len(options):
+        return [(word, None) for word in options] or [(word_of(reply), None)]
+    whole = 100.0 if max(given) > 1 else 1.0
+    ranks = sorted(range(len(given)), key=lambda place: -given[place])
+    return [([*options][place], given[place] / whole) for place in ranks]
 
 
 def word_of(reply: str) -> str:
