@@ -114,7 +114,7 @@ def test_the_words_of_every_question() -> None:
     assert asked.words(AS_DESCRIBED) == f"What does this picture show? {one}\n\nant\nbee\ncat"
     assert asked.words(phrased("mirror+order:3")) == f"What does this picture show? {one}\n\n{order}"
     assert asked.words(phrased("wording:3")) == f"Please classify this image. {one}\n\nant\nbee\ncat"
-    assert "the 3 most probable labels" in asked.words(phrased("ranked"))
+    assert "the 3 most probable" in asked.words(phrased("ranked"))
     assert '{"description": "...", "labels": [...]}' in asked.words(phrased("ranked+describe"))
 
 
