@@ -28,7 +28,7 @@ from looktwice.calibration.jury import Jury
 from looktwice.calibration.metrics import wilson
 from looktwice.calibration.votes import Floats
 from looktwice.decisions.verdict import Verdict
-from looktwice.labelling.audit import Audit
+from looktwice.labelling.summary import Audit
 from looktwice.views import GENERAL
 
 RESULTS = Path(__file__).parent / "results" / "labelling.csv"

@@ -37,7 +37,7 @@ from looktwice.calibration.votes import Ballot, Floats, LabelledVotes
 from looktwice.decisions.noise import Measured, NoiseFile, Probe, filed, fold, probes
 from looktwice.decisions.onnx_features import open_onnx
 from looktwice.plots.figures import points_svg
-from looktwice.report.noise import drawn
+from looktwice.report.findings import drawn
 from looktwice.views import GRIDS, Panel, View, parse
 
 RESULTS = Path(__file__).parent / "results"

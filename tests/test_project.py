@@ -20,7 +20,7 @@ from looktwice.decisions.collecting import propose
 from looktwice.engine.ledger.maintenance import stats
 from looktwice.errors import DataError, UntrustedError
 from looktwice.images.image import encode_png
-from looktwice.model.project import Project, write_names
+from looktwice.model.options import Project, write_names
 
 WORDS = tuple(label.upper() for label in LABELS)
 RNG = np.random.default_rng(3)

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from looktwice import AskOptions, Unscored, Verdict
 from looktwice.calibration.votes import Row
-from looktwice.cli.verdict_folder import VerdictFolder
+from looktwice.cli.ray import VerdictFolder
 from looktwice.errors import DataError, LedgerError
 from looktwice.images.collection import Picture, find
 from looktwice.images.image import encode_png

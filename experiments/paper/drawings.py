@@ -13,7 +13,7 @@ from experiments.paper.tables import Row, Study
 from looktwice.calibration.latent import Noise
 from looktwice.calibration.votes import Floats
 from looktwice.plots.figures import Line, column_svg, lines_svg
-from looktwice.report.noise import drawn
+from looktwice.report.findings import drawn
 
 POINTS = 61
 """Points at which the cumulatives are written down."""

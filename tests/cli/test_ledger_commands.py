@@ -17,7 +17,7 @@ from support.workshop import run, write_pictures, write_profile
 from looktwice.engine.ledger import schema
 from looktwice.engine.ledger.transaction import new_session
 from looktwice.images.collection import find
-from looktwice.model.project import Project
+from looktwice.model.options import Project
 
 
 @pytest.fixture(scope="module")

@@ -18,12 +18,11 @@ from support.workshop import run, write_pictures, write_profile
 from looktwice.classifiers.base import Limits
 from looktwice.cli.console import Output
 from looktwice.cli.look import Machines
-from looktwice.cli.ray import Job, Remote, _interruptible, crew, score, shared_ledger
-from looktwice.cli.verdict_folder import VerdictFolder
+from looktwice.cli.ray import Job, Remote, VerdictFolder, _interruptible, crew, score, shared_ledger
 from looktwice.decisions.policy import DecisionOptions
 from looktwice.errors import DataError, FleetError, ProfileError
+from looktwice.model.blocking import ReceivedSignals
 from looktwice.model.options import AskOptions
-from looktwice.model.signals import ReceivedSignals
 
 
 @pytest.fixture
@@ -207,7 +206,7 @@ def test_a_signal_stops_a_run_gently_and_a_second_one_at_once(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("looktwice.cli.console.received", ReceivedSignals())
-    monkeypatch.setattr("looktwice.model.signals.TOGETHER", -1.0)
+    monkeypatch.setattr("looktwice.model.blocking.TOGETHER", -1.0)
     monkeypatch.setattr("looktwice.cli.console.leave_soon", lambda code: None)  # this process stays
     before = signal.signal(number, signal.default_int_handler)  # nohup makes tests ignore hang-ups
     try:

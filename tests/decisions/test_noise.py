@@ -34,7 +34,7 @@ from looktwice.decisions.profile import Profile
 from looktwice.errors import DataError, ViewError
 from looktwice.images.collection import Picture, find, labelled
 from looktwice.images.image import encode_jpeg
-from looktwice.report.noise import drawn
+from looktwice.report.findings import drawn
 from looktwice.views import Panel, parse, questions, render
 
 DEMO = Path(looktwice.__file__).parent / "demo"

@@ -38,7 +38,7 @@ from looktwice.engine.ledger.maintenance import verify
 from looktwice.engine.limits import Polling
 from looktwice.engine.query import Cause, Progress
 from looktwice.errors import ClassifierError, LedgerError
-from looktwice.model import options
+from looktwice.model import connection, run as run_async
 from looktwice.views import Panel
 
 VENDORS = ("openai", "anthropic", "gemini")
@@ -48,7 +48,7 @@ VENDORS = ("openai", "anthropic", "gemini")
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     from looktwice.classifiers.chat import batching
 
-    monkeypatch.setattr(options, "Polling", Polling)
+    monkeypatch.setattr(connection, "Polling", Polling)
     monkeypatch.setattr(batching, "WATCH", batching.WATCH)
     monkeypatch.setattr(batching.BatchApi, "most_bytes", batching.BatchApi.most_bytes)
     hurry()
@@ -283,7 +283,7 @@ def test_stopping_early_takes_two_rounds(tmp_path: Path) -> None:
             return [row async for row in asked.engine.ask(many(pictures(30)), panel, doubt)]
 
     with served("gemini", tmp_path) as replica:
-        found = options.run(work)
+        found = run_async(work)
     asked = [sum(view is not None for view in row.views) for row in found if isinstance(row, Row)]
     doubted = [row.base in LABELS[:3] for row in found if isinstance(row, Row)]
     assert asked == [4 if doubt else 1 for doubt in doubted]

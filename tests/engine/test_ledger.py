@@ -39,7 +39,7 @@ from looktwice.engine.ledger.schema import (
 from looktwice.engine.ledger.sqlite import SqliteDatabase
 from looktwice.engine.ledger.transaction import RAW_LIMIT
 from looktwice.errors import LedgerError
-from looktwice.model.project import Project
+from looktwice.model.options import Project
 
 WHO, PRICE = "test:classifier", 1500 * MICRO
 

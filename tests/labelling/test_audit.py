@@ -10,7 +10,7 @@ from support.verdicts import verdict
 from looktwice.calibration.metrics import wilson
 from looktwice.decisions.verdict import Verdict
 from looktwice.errors import DataError
-from looktwice.labelling.audit import FEWEST, STRATA, Audit, share, strata
+from looktwice.labelling.summary import FEWEST_IN_STRATUM, STRATA, Audit, share, strata
 
 
 def verdicts(count: int, seed: int = 0) -> list[Verdict]:
@@ -34,8 +34,8 @@ def test_every_beginning_of_the_order_gives_each_stratum_its_part() -> None:
     order = audit.order()
     assert sorted(order) == sorted(verdict.name for verdict in audit.verdicts)
     place = dict(zip((verdict.name for verdict in audit.verdicts), audit.stratum.tolist(), strict=True))
-    first = np.bincount([place[name] for name in order[: len(audit.sizes) * FEWEST]])
-    assert first.tolist() == [FEWEST] * len(audit.sizes)
+    first = np.bincount([place[name] for name in order[: len(audit.sizes) * FEWEST_IN_STRATUM]])
+    assert first.tolist() == [FEWEST_IN_STRATUM] * len(audit.sizes)
     later = np.bincount([place[name] for name in order[:400]]) / audit.sizes
     assert (np.diff(later) > -1 / audit.sizes[1:]).all()  # the more doubtful, the greater the share, but for one label
     assert later[-1] > 2 * later[0]

@@ -6,7 +6,7 @@ from collections import Counter
 
 from hypothesis import given, strategies as st
 
-from looktwice.labelling.queue import BUTTONS, FEWEST, LEASE, Queue, options, shuffled
+from looktwice.labelling.session import BUTTONS, FEWEST, LEASE, Queue, options, shuffled
 
 NAMES = [f"{number}.png" for number in range(8)]
 WORDS = [f"word {number}" for number in range(40)]

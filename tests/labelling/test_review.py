@@ -25,7 +25,7 @@ from looktwice.cli.app import app
 from looktwice.decisions.verdict_files import doubtful, expected_cost, read
 from looktwice.errors import DataError, MissingExtra
 from looktwice.images.collection import labelled
-from looktwice.labelling.audit import Audit
+from looktwice.labelling.summary import Audit
 
 __all__ = ["browser"]
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")

@@ -34,8 +34,8 @@ from looktwice.decisions.profile import Profile
 from looktwice.errors import DataError, ImageError
 from looktwice.images.collection import Picture, find
 from looktwice.images.image import Image, WorkingSize, encode_png
-from looktwice.report import ReportInputs, findings, gallery, page, saved, write
-from looktwice.report.inputs import judge, weigh
+from looktwice.report import ReportInputs, findings, gallery, page, write
+from looktwice.report.inputs import described, judge, weigh
 from looktwice.views import Panel
 
 PANEL = "mirror zoom:1.15 turn:-8 turn:8"
@@ -714,9 +714,9 @@ def test_pictures_are_described_at_the_size_at_which_they_were_asked_about(tmp_p
     with Model(classifier) as model:
         profile = model.fit(pictures, labels, views="mirror").profile
         asked = model.ask(pictures)
-    described = saved.described(asked.votes, pictures, profile)
-    assert described.keys() == asked.descriptors.keys()
-    assert all((described[digest] == asked.descriptors[digest]).all() for digest in described)
+    descriptors = described(asked.votes, pictures, profile)
+    assert descriptors.keys() == asked.descriptors.keys()
+    assert all((descriptors[digest] == asked.descriptors[digest]).all() for digest in descriptors)
 
 
 def test_votes_about_no_picture_are_no_report_without_votes(folder: Path) -> None:

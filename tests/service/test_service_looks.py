@@ -23,9 +23,8 @@ from looktwice.images.collection import Held, Picture
 from looktwice.images.image import Image
 from looktwice.model import AsyncModel
 from looktwice.service import ServiceLimits
-from looktwice.service.looks import Looks
-from looktwice.service.metrics import Metrics
-from looktwice.service.replies import Refusal
+from looktwice.service.bodies import Refusal
+from looktwice.service.looks import Looks, Metrics
 from looktwice.views import Panel
 
 PANEL = Panel.parse("mirror turn:8")

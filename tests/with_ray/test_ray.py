@@ -535,7 +535,7 @@ def is_picture(data: bytes, number: int, name: str) -> bool:
 def test_a_ray_of_our_own_tells_nobody_and_opens_no_page() -> None:
     code = """
 import psutil
-from looktwice.cli.cluster import running
+from looktwice.ray import running
 with running(cpus=1) as cpus:
     started = {" ".join(process.cmdline()): process for process in psutil.Process().children(recursive=True)}
     [head] = [process for command, process in started.items() if "gcs_server" in command]

@@ -21,10 +21,9 @@ from looktwice.cli.options import (
     serves,
 )
 from looktwice.errors import DataError, few
-from looktwice.labelling.audit import Audit
 from looktwice.labelling.labels import Labels
-from looktwice.labelling.queue import shuffled
-from looktwice.labelling.session import Asking, LabellingSession, Prediction, verdicts_wrong
+from looktwice.labelling.session import Asking, LabellingSession, Prediction, shuffled, verdicts_wrong
+from looktwice.labelling.summary import Audit
 from looktwice.model import (
     AskOptions,
     AsyncModel,

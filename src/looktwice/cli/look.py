@@ -1,9 +1,9 @@
-"""`looktwice look` and `score`."""
+"""`looktwice look`, `score` and `serve`: commands that give verdicts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from heapq import nsmallest
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
+from looktwice import service
 from looktwice.cli.console import (
     OUT,
     PICTURES,
@@ -34,6 +35,7 @@ from looktwice.cli.options import (
     OtherOption,
     PicturesArgument,
     ProfileOption,
+    Serve,
     TakeOption,
     asks,
     check_unread,
@@ -42,6 +44,7 @@ from looktwice.cli.options import (
     gathers,
     others,
     prints,
+    serves,
 )
 from looktwice.errors import DataError
 from looktwice.model import (
@@ -64,6 +67,7 @@ from looktwice.model import (
     percent,
     selected_by,
 )
+from looktwice.service import Place
 
 UNFAMILIAR = "They are unlike the pictures that this profile was fitted on, so their confidence means nothing."
 """The remark on unfamiliar pictures after a run."""
@@ -387,3 +391,44 @@ def _show(verdict: AnyVerdict | Unscored, json: bool) -> None:
     show(f"  [dim]{safe(verdict.sentence)}[/dim]")
     if isinstance(verdict, Verdict) and verdict.prediction_set is not None:
         show(f"  [dim]Prediction set: {safe(alternatives(verdict.prediction_set))}.[/dim]")
+
+
+@decides
+@serves
+@asks
+def serve(
+    decide: DecisionOptions,
+    ask: AskOptions,
+    place: Place,
+    profile: ProfileOption,
+    classifier: OtherOption,
+    tls_cert: Annotated[Path | None, Serve(help="TLS certificate, for HTTPS.")] = None,
+    tls_key: Annotated[Path | None, Serve(help="Private key of the certificate.")] = None,
+    looks: Annotated[
+        int, Serve(help="Maximum number of pictures in progress at a time; others wait for their turn.", min=1)
+    ] = 64,
+    timeout: Annotated[float, Serve(help="Longest time that a client waits, in seconds.", min=0.1)] = 60.0,
+    max_megabytes: Annotated[float, Serve(help="Maximum size of a request.", min=0.001)] = 16.0,
+    max_megapixels: Annotated[float, Serve(help="Maximum size of a picture.", min=0.0001)] = 24.0,
+    review: Annotated[
+        Path | None, Serve(help="Folder in which to keep pictures that need review; see `looktwice review`.")
+    ] = None,
+    most_reviews: Annotated[int, Serve(help="Maximum number of pictures in that folder.", min=1)] = 1000,
+) -> None:
+    """Serve verdicts over HTTP, with a web page.
+
+    [bold]Examples[/bold]
+
+      looktwice serve --profile profile.json
+
+      looktwice serve --host 0.0.0.0 --token-file tokens.txt --per-day 5000
+    """
+    limits = service.ServiceLimits(
+        body=int(max_megabytes * 1e6),
+        pixels=int(max_megapixels * 1e6),
+        looks=looks,
+        seconds=timeout,
+        reviews=most_reviews,
+    )
+    place = replace(place, certificate=tls_cert, key=tls_key)
+    service.load("looktwice.service.server").run(profile, others(classifier), decide, ask, place, limits, review)

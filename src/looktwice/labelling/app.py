@@ -19,8 +19,8 @@ from looktwice.labelling.session import LabellingSession
 from looktwice.model import Picture, WorkingSize, encode_jpeg, encode_png, run as run_async
 from looktwice.service import Place, ServiceLimits, bodies
 from looktwice.service.app import PageFiles, add_refusals
+from looktwice.service.bodies import Refusal
 from looktwice.service.guards import Admission, Counters, Guard, Tokens, check_address
-from looktwice.service.replies import Refusal
 from looktwice.service.server import answer, listen
 
 SIDE = 1280

@@ -161,12 +161,18 @@ from looktwice.images import (
     read_truths,
     shrunk,
 )
-from looktwice.model.blocking import Model
+from looktwice.model.blocking import Model, ReceivedSignals, leave_soon, run, stopping_signals
 from looktwice.model.connection import Classifiers, ShowProgress, connect, named
 from looktwice.model.model import AsyncModel
-from looktwice.model.options import NUMBERS, WHOLE, AskKeywords, AskOptions, run
-from looktwice.model.project import FILE as PROJECT_FILE, Project, write_names
-from looktwice.model.signals import ReceivedSignals, leave_soon, stopping_signals
+from looktwice.model.options import (
+    FILE as PROJECT_FILE,
+    NUMBERS,
+    WHOLE,
+    AskKeywords,
+    AskOptions,
+    Project,
+    write_names,
+)
 from looktwice.views import GENERAL, Panel, View, panel_of, questions, render
 
 BOUNDS: dict[str, tuple[float | None, float | None]] = {

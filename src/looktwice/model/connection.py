@@ -15,6 +15,8 @@ from looktwice.classifiers import (
     AnswerKind,
     Connected,
     Described,
+    Limits,
+    Metered,
     Source,
     answer_kind,
     describe,
@@ -28,19 +30,25 @@ from looktwice.engine import (
     OFF,
     POSTGRES,
     TYPICAL_SIZE,
+    Channel,
     Checkup,
     Money,
     OnAnswer,
+    Polling,
     Progress,
     QueryEngine,
+    RetryPolicy,
+    Settings,
+    Spend,
     check,
+    close_ledger,
     maintenance,
+    open_ledger,
 )
 from looktwice.engine.ledger.maintenance import DayCost
-from looktwice.errors import DataError, LookTwiceError
+from looktwice.errors import BudgetError, DataError, LookTwiceError
 from looktwice.images import Image, PictureLike, one
-from looktwice.model.options import AskOptions, in_order, ledger_name, ledger_place, open_engine
-from looktwice.model.project import FILE, Project
+from looktwice.model.options import FILE, NOT_METERED, AskOptions, Project
 from looktwice.views import CLASSIFIER_NAME
 
 ShowProgress = bool | Callable[[Progress], None]
@@ -297,3 +305,98 @@ class Connection:
 
         async with shown(engine, pictures, None if self._progress is True else callback_display(self._progress)):
             yield engine
+
+
+# Engines and ledgers --------------------------------------------------------------------------------------------------
+
+
+def in_order(classifiers: Sequence[Connected], options: AskOptions) -> list[Connected]:
+    """The classifiers by the price of a query, the lowest first; the order given breaks ties.
+
+    One on this machine costs nothing unless it has a price, and any other without a price counts as 1.
+    """
+
+    def price(one: Connected) -> float:
+        own = options.of(one)
+        limits, meter = own.limits(one.classifier), own.meter(one.classifier)
+        micros = meter.quote(*limits.working_size.scaled(*TYPICAL_SIZE)).expected if meter else limits.price_micros
+        return micros / 1e6 if micros or own.price is not None or limits.local else 1.0
+
+    names = [one.name for one in classifiers]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise LookTwiceError(
+            f"two classifiers are called {twice!r}; give one of them another name: connect(…, name=…)",
+            code="option-conflict",
+        )
+    return sorted(classifiers, key=price) if len(classifiers) > 1 else list(classifiers)
+
+
+def open_engine(classifiers: Sequence[Connected], options: AskOptions, seed: int = 0) -> QueryEngine:
+    """Create an engine for these classifiers, with ledger and budgets; close it when done.
+
+    `seed` is the default seed of the random views.
+    """
+    if options.prices is not None and not any(isinstance(one.classifier, Metered) for one in classifiers):
+        raise BudgetError(NOT_METERED, code="budget-invalid")
+    asked = [options.of(one) for one in classifiers]
+    limits = [own.limits(one.classifier) for one, own in zip(classifiers, asked, strict=True)]
+    meters = [own.meter(one.classifier) for one, own in zip(classifiers, asked, strict=True)]
+    priced = [bool(each.price_micros or meter) for each, meter in zip(limits, meters, strict=True)]
+    group = tuple(dict.fromkeys(one.fingerprint for one in classifiers))
+    place = ledger_place(classifiers, options)
+    ledger = open_ledger(place) if place else None
+    try:
+        spend = ledger.spend(*group) if ledger else Spend()
+        total = options.resolved_budget(spend, group, any(priced))
+        channels = []
+        for one, own, each, meter, price in zip(classifiers, asked, limits, meters, priced, strict=True):
+            needed = ledger if needs_ledger(each, own, options) else None
+            spent = needed.spend(one.fingerprint) if needed else Spend()
+            budgets = (total, own.resolved_budget(spent, (one.fingerprint,), price))
+            settings = Settings(
+                each,
+                seed if options.seed is None else options.seed,
+                options.scores,
+                options.label_check,
+                options.canaries,
+                tuple(budget for budget in budgets if budget.is_limited()),
+                RetryPolicy(longest_wait=options.longest_wait),
+                one.description,
+            )
+            polling = Polling() if options.batch else None
+            channels.append(Channel(one.classifier, needed, settings, meter, polling, one.name, one.rename))
+        return QueryEngine(channels)
+    except BaseException:
+        if ledger:
+            close_ledger(ledger)
+        raise
+
+
+def needs_ledger(limits: Limits, own: AskOptions, options: AskOptions) -> bool:
+    """Whether queries to a classifier are claimed and kept: all but those to one that is free, which is local and has
+    no price, budget, rate limit or a ledger that the user named."""
+    limited = limits.price_micros or limits.per_second or own.prices or own.is_limited()
+    counted = (options.budget, options.per_day) != (None, None)  # of money it spends nothing
+    return not limits.local or bool(limited) or counted or options.ledger not in (None, OFF)
+
+
+def ledger_place(classifiers: Sequence[Connected], options: AskOptions) -> str | None:
+    """Where the ledger is; None if all classifiers are free. Limits without a place to remember them hold for as
+    long as the engine is open."""
+    if options.ledger not in (None, OFF):
+        return options.ledger
+    asked = [(own.limits(one.classifier), own) for one in classifiers for own in (options.of(one),)]
+    if not any(needs_ledger(limits, own, options) for limits, own in asked):
+        return None
+    if options.ledger == OFF:
+        return OFF
+    project = Project.here()
+    return project.stated_ledger() or (OFF if all(limits.local for limits, _ in asked) else project.ledger_place())
+
+
+def ledger_name(classifiers: Sequence[Connected], options: AskOptions) -> str | None:
+    """The location for people and logs; the address of a database is omitted, since it may contain a password."""
+    place = ledger_place(classifiers, options)
+    if place == OFF:
+        return None
+    return "postgresql" if place and place.startswith(POSTGRES) else place

@@ -45,8 +45,7 @@ from looktwice.images import (
 )
 from looktwice.model.connection import Classifiers, ShowProgress, of_profile
 from looktwice.model.learning import Learner, labelled
-from looktwice.model.options import AskKeywords, AskOptions
-from looktwice.model.project import Project
+from looktwice.model.options import AskKeywords, AskOptions, Project
 from looktwice.views import Panel, panel_of, questions, render
 
 NO_LABEL = Cause.NO_LABEL.code

@@ -9,8 +9,7 @@
 >>> curves.save(Path(os.devnull))  # or "curves.svg"; a notebook draws it
 """
 
-from looktwice.plots.curves import reliability, risk_coverage
-from looktwice.plots.figures import Line, bars_svg, lines_svg, upward
+from looktwice.plots.figures import Line, bars_svg, lines_svg, reliability, risk_coverage, upward
 from looktwice.plots.notebook import Drawing
 
 __all__ = ["Drawing", "Line", "bars_svg", "lines_svg", "reliability", "risk_coverage"]

@@ -29,7 +29,18 @@ from looktwice.calibration import (
     metrics,
     risk,
 )
-from looktwice.model import LEAST_IN_BIN, BinCoverage, ClaimTest, HeldOut, Policy, Profile, bin_coverage, missing_labels
+from looktwice.model import (
+    LEAST_IN_BIN,
+    BinCoverage,
+    ClaimTest,
+    HeldOut,
+    Noise,
+    Policy,
+    Profile,
+    bin_coverage,
+    missing_labels,
+)
+from looktwice.plots import Line, lines_svg
 from looktwice.report.inputs import Evidence, Judged
 
 MAX_ERRORS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
@@ -275,3 +286,20 @@ def familiarity_note(policy: Policy, judged: Judged, descriptors: Mapping[str, F
         by = "by their answers alone" if policy.answers else "not at all"
         return f"Pictures were compared with the labelled ones {by}: votes hold no pixels; name the pictures as well."
     return ""
+
+
+def drawn(noise: Noise, title: str) -> str:
+    """The mean cumulative with the band that holds 95 % of the pictures, and the closest Gaussian, as SVG."""
+    from scipy.special import ndtr
+
+    known = np.array(noise.cumulative.x)
+    low, high = noise.cumulative.inverse(np.array([0.002, 0.998]))
+    x = np.linspace(low, high, 240)
+    mean, below, above = (np.interp(x, known, column) for column in (noise.cumulative.f, noise.low, noise.high))
+    a = noise.normal.a
+    lines = [
+        Line("mean over pictures and 95 % of them", x, mean, below, above),
+        Line(f"Φ(x / {a:.3g})", x, ndtr(x / a)),
+    ]
+    title = f"{title}: Var {noise.var:.3f}, KS {noise.normal.ks:.3f}"
+    return lines_svg(lines, title=title, x_label="shift of the margin", y_label="share of views", y_range=(0, 1))

@@ -1,15 +1,17 @@
-"""The inputs of a report, and the confidences with known outcomes that it uses."""
+"""The inputs of a report, saved or at hand, and the confidences with known outcomes that it uses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.calibration import Codes, Constant, Floats, Jury, LabelledVotes, Naive, Outcome, Votes, crossfit
-from looktwice.errors import DataError
+from looktwice.errors import DataError, ImageError
 from looktwice.model import (
     MAX_ERROR,
     Panel,
@@ -20,7 +22,10 @@ from looktwice.model import (
     Result,
     TagPolicy,
     baselines,
+    descriptor,
+    find,
     labelled_tags,
+    open_all_labelled,
 )
 
 Bools = NDArray[np.bool_]
@@ -218,3 +223,45 @@ def _pictures(count: int) -> str:
 
 def _few(views: Sequence[str]) -> str:
     return ", ".join(views[:3]) + (" …" if len(views) > 3 else "") if views else "none"
+
+
+def saved_inputs(
+    profile: Profile,
+    votes: Path | None = None,
+    pictures: Path | None = None,
+    price_micros: int = 0,
+) -> ReportInputs:
+    """The inputs of a report, read from the files that commands wrote."""
+    shown: Sequence[Picture] = []
+    if pictures:
+        try:
+            shown = open_all_labelled([pictures])
+        except DataError:
+            shown = find([pictures])
+    saved = Votes.load(votes) if votes else None
+    return ReportInputs(
+        profile,
+        None if saved is None else _labelled(saved, shown),
+        shown,
+        descriptors={} if saved is None else described(saved, shown, profile),
+        price_micros=price_micros,
+    )
+
+
+def described(votes: Votes, pictures: Sequence[Picture], profile: Profile) -> dict[str, Floats]:
+    """What kind of picture each of the votes' pictures is, by its digest, where the same pixels are shown here."""
+    names, digests, found = set(votes.names), set(votes.digests), dict[str, Floats]()
+    size = profile.familiarity.size if profile.familiarity else None
+    for item in (item for item in pictures if size and item.name in names):
+        with suppress(ImageError, DataError):
+            image = item.image(size)
+            if image.digest in digests:
+                found[image.digest] = descriptor(image.pixels, image.original_size)
+    return found
+
+
+def _labelled(votes: Votes, pictures: Sequence[Picture]) -> Votes | LabelledVotes:
+    """The votes with the truths that they hold, else with those of the pictures if all are known."""
+    known = {item.name: item.truth for item in pictures}
+    found = [truth for name in votes.names if (truth := known.get(name)) is not None]
+    return votes if isinstance(votes, LabelledVotes) or len(found) < len(votes) else votes.labelled(found)

@@ -1,17 +1,19 @@
-"""The routes: read a request, one call, write the reply."""
+"""The routes: read a request, one call, write the reply, for one picture also as a stream of events."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -22,19 +24,98 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from looktwice.errors import ImageError, LookTwiceError
-from looktwice.model import AsyncModel, DecisionOptions, OnAnswer, Picture, Pixels, ReviewFolder, Verdict
-from looktwice.service import ServiceLimits, bodies, documentation, events, profiles
-from looktwice.service.bodies import Opened
+from looktwice.model import (
+    AnswerEvent,
+    AnyVerdict,
+    AsyncModel,
+    DecisionOptions,
+    OnAnswer,
+    Picture,
+    Pixels,
+    ReviewFolder,
+    Verdict,
+    WorkingSize,
+    data_url,
+    shrunk,
+)
+from looktwice.service import ServiceLimits, bodies
+from looktwice.service.bodies import FORM, JSON, PROBLEM, LooksReply, Opened, PictureBody, Refusal
 from looktwice.service.guards import Admission, Counters, Guard, Tokens
-from looktwice.service.looks import Looks
-from looktwice.service.metrics import Metrics
-from looktwice.service.replies import Refusal
+from looktwice.service.looks import Looks, Metrics, ProfileReply, described
 
 NO_FIGURE = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1" width="0" height="0"></svg>'
 """In place of a reliability diagram where no labelled picture is known."""
 LOG = logging.getLogger("looktwice.service")
 OPEN = ("/healthz", "/readyz")
 """Paths that need no token, besides the files of the page."""
+EVENT_STREAM = "text/event-stream"
+Emit = Callable[[str, dict[str, object]], None]
+"""Sends an event: its name and its data."""
+
+MOST_DRAWN = 24
+"""Views of a panel that are drawn."""
+VIEW_SIDE, PICTURE_SIDE = 128, 512
+"""Pixels of the longer side of a thumbnail."""
+HEARTBEAT = 15.0
+"""Seconds after which a silent stream says that it is alive."""
+
+# What FastAPI cannot see of a route: bodies of several types, replies that are not models -----------------------------
+
+Route = dict[str, Any]
+"""Keyword arguments of a FastAPI route, or a part of an OpenAPI document."""
+
+SVG = "image/svg+xml"
+FILE = {"type": "string", "format": "binary"}
+PICTURE = PictureBody.model_json_schema()
+PROBLEMS: dict[int | str, Route] = {
+    "default": {
+        "description": "why there is no answer; `code` is for programs, `detail` for people",
+        "content": {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+}
+
+
+def _plain(kind: str) -> Route:
+    """A route that replies with something else than a model."""
+    schema = {"type": "object" if kind in (JSON, EVENT_STREAM) else "string"}
+    return {"responses": {200: {"content": {kind: {"schema": schema}}}}, "response_class": Response}
+
+
+def _body(field: str, form: Route, picture: Route, *raw: str) -> Route:
+    """A body that is a form with files, JSON with base64, or the bytes of one file."""
+    content = {
+        FORM: {"schema": {"type": "object", "properties": {field: form}, "required": [field]}},
+        JSON: {"schema": picture},
+        **{kind: {"schema": FILE} for kind in raw},
+    }
+    return {"openapi_extra": {"requestBody": {"required": True, "content": content}}}
+
+
+_ONE = _body("image", FILE, PICTURE, "image/png", "image/jpeg", "application/octet-stream")
+_LIST = {"type": "array", "minItems": 1}
+_SEVERAL = _body(
+    "images",
+    _LIST | {"items": FILE},
+    {
+        "type": "object",
+        "properties": {"images": _LIST | {"items": PICTURE}},
+        "required": ["images"],
+        "additionalProperties": False,
+    },
+)
+
+LOOK: Route = {"response_model": AnyVerdict} | _ONE
+LOOKS: Route = {"response_model": LooksReply} | _SEVERAL
+BURST: Route = {"response_model": Verdict} | _SEVERAL
+LOOK_EVENTS = _plain(EVENT_STREAM) | _ONE
+BURST_EVENTS = _plain(EVENT_STREAM) | _SEVERAL
+PROFILE: Route = {"response_model": ProfileReply}
+FIGURE = _plain(SVG)
+METRICS = _plain("text/plain")
+HEALTH = _plain(JSON)
+
+
+# Routes ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -70,7 +151,7 @@ def build(settings: ServiceSettings) -> ASGIApp:
         lifespan=lifespan,
         docs_url=None,  # they would fetch scripts from elsewhere
         redoc_url=None,
-        responses=documentation.PROBLEMS,
+        responses=PROBLEMS,
         dependencies=[Depends(HTTPBearer(auto_error=False))] if settings.tokens.hashes else [],
     )
     _Looking(looks, settings, metrics).add_to(app)
@@ -113,11 +194,11 @@ class _Looking:
     def add_to(self, app: FastAPI) -> None:
         """Register the routes."""
         for path, route, about in (
-            ("/v1/look", self.look, documentation.LOOK),
-            ("/v1/looks", self.looks, documentation.LOOKS),
-            ("/v1/burst", self.burst, documentation.BURST),
-            ("/v1/look/events", self.look_events, documentation.LOOK_EVENTS),
-            ("/v1/burst/events", self.burst_events, documentation.BURST_EVENTS),
+            ("/v1/look", self.look, LOOK),
+            ("/v1/looks", self.looks, LOOKS),
+            ("/v1/burst", self.burst, BURST),
+            ("/v1/look/events", self.look_events, LOOK_EVENTS),
+            ("/v1/burst/events", self.burst_events, BURST_EVENTS),
         ):
             app.post(path, tags=["look"], **about)(route)
 
@@ -162,11 +243,11 @@ class _Looking:
     ) -> Response:
         size = self._model.limits.working_size
         try:
-            first = await asyncio.to_thread(events.picture_event, picture, size, views)
+            first = await asyncio.to_thread(picture_event, picture, size, views)
         except ImageError as error:
             raise Refusal("picture", str(error), error=error.code) from None
-        told = events.stream(lambda emit: events.look(emit, first, verdict, events.draw(emit, drawn, self._drawing)))
-        return StreamingResponse(told, headers={"x-accel-buffering": "no"}, media_type=events.TYPE)
+        told = stream(lambda emit: emit_look(emit, first, verdict, emit_views(emit, drawn, self._drawing)))
+        return StreamingResponse(told, headers={"x-accel-buffering": "no"}, media_type=EVENT_STREAM)
 
     async def _photos(self, request: Request) -> list[Picture]:
         self._looks.check()
@@ -201,25 +282,25 @@ def _add_profile(app: FastAPI, looks: Looks, settings: ServiceSettings) -> None:
     figure = fitted.plot_reliability() if fitted.held_out.correct else NO_FIGURE
     missing = settings.model.labels_missing(settings.decide)
 
-    @app.get("/v1/profile", tags=["profile"], **documentation.PROFILE)
+    @app.get("/v1/profile", tags=["profile"], **PROFILE)
     async def profile() -> Response:
         """The basis of the verdicts: classifier, views, figures and the threshold."""
         await looks.monitor.catch_up(looks.model.engine.ledger)
-        return JSONResponse(profiles.described(looks, settings.level, missing).model_dump(mode="json"))
+        return JSONResponse(described(looks, settings.level, missing).model_dump(mode="json"))
 
-    @app.get("/v1/profile/reliability.svg", tags=["profile"], **documentation.FIGURE)
+    @app.get("/v1/profile/reliability.svg", tags=["profile"], **FIGURE)
     async def reliability() -> Response:
         """The reliability diagram: accuracy by confidence."""
-        return Response(figure, media_type=documentation.SVG)
+        return Response(figure, media_type=SVG)
 
 
 def _add_health(app: FastAPI, looks: Looks, metrics: Metrics) -> None:
-    @app.get("/healthz", tags=["health"], **documentation.HEALTH)
+    @app.get("/healthz", tags=["health"], **HEALTH)
     async def alive() -> Response:
         """Liveness."""
         return JSONResponse({"status": "ok"})
 
-    @app.get("/readyz", tags=["health"], **documentation.HEALTH)
+    @app.get("/readyz", tags=["health"], **HEALTH)
     async def ready() -> Response:
         """Readiness."""
         looks.check()
@@ -227,7 +308,7 @@ def _add_health(app: FastAPI, looks: Looks, metrics: Metrics) -> None:
             raise Refusal("unavailable", unavailable)
         return JSONResponse({"status": "ok"})
 
-    @app.get("/metrics", tags=["health"], **documentation.METRICS)
+    @app.get("/metrics", tags=["health"], **METRICS)
     async def numbers() -> Response:
         """Metrics for Prometheus."""
         await looks.monitor.catch_up(looks.model.engine.ledger)
@@ -253,3 +334,86 @@ def add_refusals(app: FastAPI, counters: Counters) -> None:
 
     for kind in (Refusal, HTTPException, ClientDisconnect, Exception):
         app.add_exception_handler(kind, refused)
+
+
+# A look as server-sent events: the picture, its views, each answer, and the verdict -----------------------------------
+
+
+async def stream(work: Callable[[Emit], Awaitable[None]]) -> AsyncIterator[bytes]:
+    """Stream the events of some work; an error becomes the last event."""
+    queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    def emit(name: str, data: dict[str, object]) -> None:
+        queue.put_nowait(f"event: {name}\ndata: {json.dumps(data)}\n\n".encode())
+
+    async def run() -> None:
+        try:
+            await work(emit)
+        except Refusal as refusal:
+            emit("problem", refusal.problem().model_dump())
+        finally:
+            queue.put_nowait(None)
+
+    task = asyncio.create_task(run())
+    try:
+        while True:
+            try:
+                part = await asyncio.wait_for(queue.get(), HEARTBEAT)
+            except TimeoutError:
+                part = b": still looking\n\n"
+            if part is None:
+                break
+            yield part
+        await task
+    finally:
+        task.cancel()
+
+
+def picture_event(picture: Picture, size: WorkingSize, views: Iterable[tuple[str, str]]) -> dict[str, object]:
+    """The first event: the picture, and the views with their captions.
+
+    The picture is decoded at the working size, or at `PICTURE_SIDE` for display if that is larger.
+    """
+    image = picture.image(size)
+    height, width, _ = image.pixels.shape
+    small = image.original_size and max(height, width) < PICTURE_SIDE
+    seen = picture.image(WorkingSize(long=PICTURE_SIDE)) if small else image
+    height, width = image.original_size or (height, width)
+    named = [{"view": view, "caption": caption} for view, caption in views]
+    thumbnail = data_url(shrunk(seen.pixels, PICTURE_SIDE))
+    return {"name": picture.name, "width": width, "height": height, "picture": thumbnail, "views": named}
+
+
+async def emit_look(
+    emit: Emit,
+    first: dict[str, object],
+    verdict: Callable[[OnAnswer], Awaitable[Verdict]],
+    drawing: Coroutine[None, None, None],
+) -> None:
+    """Emit a look: the picture, each answer as it comes, the verdict, and the views as they are drawn."""
+
+    def on_answer(answer: AnswerEvent) -> None:
+        emit("answer", {"place": answer.place, "label": answer.label})
+
+    emit("picture", first)
+    task = asyncio.create_task(drawing)
+    try:
+        emit("verdict", (await verdict(on_answer)).to_dict())
+        await task
+    finally:
+        task.cancel()
+
+
+async def emit_views(emit: Emit, views: Iterator[Pixels], limit: asyncio.Semaphore) -> None:
+    """Emits the views of a picture as they are rendered, as many at a time as the limit allows."""
+
+    def following() -> str | None:
+        pixels = next(views, None)
+        return None if pixels is None else data_url(shrunk(pixels, VIEW_SIDE))
+
+    for place in range(1, MOST_DRAWN + 1):
+        async with limit:
+            view = await asyncio.to_thread(following)
+        if view is None:
+            break
+        emit("view", {"place": place, "picture": view})

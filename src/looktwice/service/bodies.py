@@ -1,4 +1,4 @@
-"""Read pictures from requests: a raw body, a form with files, or base64 in JSON. Nothing is ever fetched."""
+"""Read pictures from requests: a raw body, a form with files, or base64 in JSON, or refuse. Nothing is ever fetched."""
 
 from __future__ import annotations
 
@@ -6,18 +6,105 @@ import asyncio
 import base64
 import binascii
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from threading import Lock
 from typing import Annotated, ClassVar, TypeVar
 
 from fastapi import Request
+from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from looktwice.errors import ImageError, shown
-from looktwice.model import FRAMES, Image, Picture, WorkingSize, decode, encode_png, is_video, video_frames
+from looktwice.errors import ImageError, LookTwiceError, shown
+from looktwice.model import FRAMES, AnyVerdict, Image, Picture, WorkingSize, decode, encode_png, is_video, video_frames
 from looktwice.service import ServiceLimits
-from looktwice.service.replies import Refusal
+
+PROBLEM = "application/problem+json"
+RETRY_AFTER = 60.0
+"""Retry-After in seconds if the service is unavailable until a person acts."""
+
+
+class Problem(BaseModel):
+    """An RFC 9457 problem document; `code` and `error` are for programs, `detail` for people."""
+
+    title: str
+    status: int
+    code: str = Field(examples=["picture"])
+    detail: str
+    error: str | None = Field(default=None, examples=["image-too-large"])
+    """The code of the error behind it, if there is one."""
+
+
+class UnscoredReply(BaseModel):
+    """The problem of one picture among several."""
+
+    name: str
+    problem: Problem
+
+
+class LooksReply(BaseModel):
+    """One verdict or problem per picture, in order."""
+
+    verdicts: list[AnyVerdict | UnscoredReply]
+
+
+class Refusal(LookTwiceError):
+    """A request without a verdict; `code` is one of CODES."""
+
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        retry_after: float | None = None,
+        allow: str | None = None,
+        error: str | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.error = error
+        self.code, self.retry_after, self.allow = code, retry_after, allow
+        self.status = CODES[code]
+
+    def problem(self) -> Problem:
+        """The problem document."""
+        title = HTTPStatus(self.status).phrase
+        return Problem(title=title, status=self.status, code=self.code, detail=str(self), error=self.error)
+
+    def response(self) -> Response:
+        """The HTTP reply."""
+        headers = {"connection": "close"} if self.code == "slow" else {}
+        retry_after = RETRY_AFTER if self.retry_after is None and self.status == 503 else self.retry_after
+        if retry_after is not None:
+            headers["retry-after"] = str(max(1, round(retry_after)))
+        if self.allow:
+            headers["allow"] = self.allow
+        if self.status == 401:
+            headers["www-authenticate"] = "Bearer"
+        return Response(self.problem().model_dump_json(), self.status, headers, PROBLEM)
+
+
+CODES = {
+    "request": 400,
+    "token": 401,
+    "origin": 403,
+    "missing": 404,
+    "method": 405,
+    "slow": 408,
+    "size": 413,
+    "type": 415,
+    "host": 421,
+    "picture": 422,
+    "unfamiliar": 422,
+    "headers": 431,
+    "busy": 429,
+    "budget": 429,
+    "internal": 500,
+    "classifier": 502,
+    "unavailable": 503,
+    "time": 504,
+}
+"""Every code of a refusal, and its HTTP status."""
+
 
 LONGEST_NAME = 200
 """The most characters of a picture's name."""

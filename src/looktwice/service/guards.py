@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from looktwice.errors import LookTwiceError
 from looktwice.service import ServiceLimits
-from looktwice.service.replies import Refusal
+from looktwice.service.bodies import Refusal
 
 TOKENS = "LOOKTWICE_TOKENS"
 HASH = re.compile(r"[0-9a-f]{64}")

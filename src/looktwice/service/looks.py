@@ -1,4 +1,4 @@
-"""Share one model among many callers, with bounded concurrency.
+"""Share one model among many callers, with bounded concurrency, and tell its profile and metrics.
 
 A look belongs to the service, not to its caller: after a disconnect or timeout it is still completed, and its answers
 are in the ledger if the same picture is sent again.
@@ -8,24 +8,40 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib.metadata import version
+from typing import cast
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from pydantic import BaseModel, Field
 
 from looktwice.errors import ChangedError, LookTwiceError, QuotaError
 from looktwice.model import (
     AnswerEvent,
+    AnswerKind,
     AsyncModel,
     Cause,
+    Channel,
     DecisionOptions,
+    ExpectedAccuracy,
     Monitor,
     OnAnswer,
     Picture,
+    Result,
+    TagPolicy,
+    TagScores,
     Unscored,
     Verdict,
+    held_out_scores,
 )
 from looktwice.service import ServiceLimits
-from looktwice.service.replies import Refusal
+from looktwice.service.bodies import Refusal
+from looktwice.service.guards import Counters
 
 PAUSE, LONG_PAUSE = 5.0, 60.0
 """Seconds without looks after the classifier failed permanently, and if its quota is exceeded without Retry-After."""
@@ -175,3 +191,213 @@ class Looks:
             return Refusal(code, detail, DAY - time.time() % DAY if daily else None, error=unscored.code)
         refusal = self.refusal() if code == "unavailable" else None
         return Refusal(code, unscored.message, refusal.retry_after if refusal else None, error=unscored.code)
+
+
+class ViewReply(BaseModel):
+    """A view of the panel."""
+
+    view: str = Field(examples=["turn:-8"])
+    caption: str = Field(examples=["right-turned"])
+
+
+class DriftReply(BaseModel):
+    """The state of the drift monitor."""
+
+    seen: int
+    alarm: bool = Field(description="by the answers, or by the pictures themselves")
+    since: float | None = Field(description="when the change began, in seconds since 1970; null without an alarm")
+    held: str | None = Field(description="why verdicts are held for review; null where they are not")
+    accepted_since: list[str] = Field(
+        description="digests of pictures that were accepted after the change began, before it was noticed"
+    )
+    expected_accuracy: ExpectedAccuracy
+
+
+class LimitsReply(BaseModel):
+    """Limits of one request."""
+
+    bytes: int
+    pixels: int
+    pictures: int
+
+
+class ProfileReply(BaseModel):
+    """The basis of the verdicts."""
+
+    kind: AnswerKind = Field(description="whether verdicts are about one label or about tags")
+    classifier: str
+    fingerprint: str
+    vocabulary: list[str]
+    panel: list[ViewReply]
+    pictures: int = Field(description="how many labelled pictures it was fitted on")
+    results: list[Result] = Field(description="on pictures that took no part in fitting")
+    threshold: float | None = Field(description="the least confidence that is accepted; null if nothing is")
+    thresholds: dict[str, float | None] = Field(
+        description="the same by label, where claims are about some; * is for every other label"
+    )
+    claims: list[str] = Field(description="the guarantee for accepted answers, as a sentence")
+    basis: str | None = Field(description="whether that is a guarantee or an estimate; null if nothing is claimed")
+    labels_missing: int | None = Field(
+        description="how many more labelled pictures it takes; 0 if none, null if more labels would not help"
+    )
+    max_error: float | dict[str, float] | None = Field(description="accepted answers are wrong at most so often")
+    max_miss: dict[str, float] | None = Field(description="classes are accepted as something else at most so often")
+    level: float = Field(description="how certain that is")
+    coverage: float | None = Field(description="the coverage of prediction sets; null if there are none")
+    sets: str | None = Field(description="how prediction sets are built; null if there are none")
+    unfamiliar: str | None = Field(
+        description="how unfamiliar pictures are handled: accept, review or refuse; null if the profile cannot tell"
+    )
+    false_alarms: float = Field(description="the share of familiar pictures that may be flagged as unfamiliar")
+    drift: DriftReply | None
+    limits: LimitsReply
+    tags: TagScores | None = Field(description="on held-out pictures, tag by tag, with the thresholds; null for labels")
+
+
+def described(looks: Looks, level: float, missing: int | None) -> ProfileReply:
+    """The public part of a profile, and how it is put to use; `missing` labels are counted once."""
+    profile, decide, limits = looks.model.fitted(), looks.decide, looks.limits
+    policy, stream, alarm = looks.model.policy(decide), looks.monitor.stream, looks.monitor.alarm
+    made, tags = decide.claims(), cast("TagPolicy", policy) if profile.kind == "tags" else None
+    accept = None if tags else policy.accept
+    return ProfileReply(
+        kind=profile.kind,
+        classifier=public(profile.classifier),
+        fingerprint=profile.fingerprint,
+        vocabulary=list(profile.vocabulary),
+        panel=[ViewReply(view=str(view), caption=view.adjective) for view in policy.panel],
+        pictures=profile.pictures,
+        results=list(profile.results),
+        threshold=_finite(accept.least) if accept else None,
+        thresholds={label: _finite(least) for label, least in accept.by_label.items()} if accept else {},
+        claims=[claim.sentence() for claim in made],
+        basis=accept.basis if accept else tags.basis if tags else None,
+        labels_missing=missing,
+        max_error=dict(decide.max_error) if isinstance(decide.max_error, Mapping) else decide.max_error,
+        max_miss=dict(decide.max_miss) if decide.max_miss else None,
+        level=level,
+        coverage=decide.coverage,
+        sets=None if decide.coverage is None else decide.sets,
+        unfamiliar=policy.unfamiliar if policy.familiarity else None,
+        false_alarms=policy.false_alarms,
+        drift=DriftReply(
+            seen=stream.seen,
+            alarm=alarm is not None,
+            since=alarm.since if alarm else None,
+            held=str(alarm) if alarm and decide.on_drift == "hold" else None,
+            accepted_since=[seen.digest for seen in looks.monitor.changed() if seen.accepted and seen.digest],
+            expected_accuracy=stream.expected(),
+        )
+        if alarm or stream.drift or stream.shift
+        else None,
+        limits=LimitsReply(bytes=limits.body, pixels=limits.pixels, pictures=limits.pictures),
+        tags=held_out_scores(profile, tags) if tags else None,
+    )
+
+
+def _finite(threshold: float) -> float | None:
+    return None if math.isinf(threshold) else threshold
+
+
+def public(description: str) -> str:
+    """The last part of a classifier's description, without folders and addresses."""
+    return description.replace("\\", "/").rstrip("/").rpartition("/")[2]
+
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
+
+BY_CLASSIFIER = (
+    (CounterMetricFamily, "queries", "Queries that may have been billed"),
+    (CounterMetricFamily, "ledger_hits", "Answers that the ledger had"),
+    (CounterMetricFamily, "retries", "Queries sent again"),
+    (CounterMetricFamily, "spend", "Money spent, in its currency"),
+    (CounterMetricFamily, "canaries", "Stored answers that were asked for again"),
+    (CounterMetricFamily, "canaries_changed", "Canaries with a different label"),
+    (GaugeMetricFamily, "calls_in_flight", "Calls to the classifier now"),
+)
+
+
+class Metrics(Counters, Collector):
+    """Counts outcomes of requests, and reads other metrics from the model and the monitor on collection."""
+
+    def __init__(self, looks: Looks) -> None:
+        self._registry = CollectorRegistry()
+        self._verdicts = Counter("looktwice_verdicts", "Verdicts given", ["decision"], registry=self._registry)
+        self._refusals = Counter("looktwice_refusals", "Requests without a verdict", ["code"], registry=self._registry)
+        self._replies = Counter("looktwice_http_replies", "HTTP replies", ["status"], registry=self._registry)
+        self._seconds = Histogram(
+            "looktwice_look_seconds", "From request to verdict", buckets=SECONDS, registry=self._registry
+        )
+        self._confidence = Histogram(
+            "looktwice_confidence", "Confidence of verdicts", buckets=SHARES, registry=self._registry
+        )
+        self._unfamiliar = Counter(
+            "looktwice_unfamiliar", "Pictures unlike the labelled ones that were asked about", registry=self._registry
+        )
+        self._looks = looks
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def count_verdict(self, verdict: Verdict, seconds: float) -> None:
+        """Count a verdict."""
+        self._verdicts.labels("held" if verdict.held else verdict.decision or "undecided").inc()
+        self._seconds.observe(seconds)
+        if isinstance(verdict, Verdict):  # a TagVerdict has a probability for each tag
+            self._confidence.observe(verdict.confidence)
+        self._unfamiliar.inc(verdict.unfamiliar_because is not None)
+
+    def refused(self, code: str) -> None:
+        """Count a request without a verdict."""
+        self._refusals.labels(code).inc()
+
+    def replied(self, status: int) -> None:
+        """Count a reply."""
+        self._replies.labels(str(status)).inc()
+
+    def text(self) -> bytes:
+        """All metrics in the format of Prometheus."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """The current metrics of the model and the monitor."""
+        looks, model = self._looks, self._looks.model
+        about = {
+            "version": version("looktwice"),
+            "classifier": public(model.description),
+            "fingerprint": model.fitted().fingerprint,
+        }
+        info = GaugeMetricFamily("looktwice_info", "What runs here", labels=list(about))
+        info.add_metric(list(about.values()), 1)
+        yield info
+        channels = model.engine.channels if model.is_open else {}
+        names = [one.name for one in model.connected]
+        columns = zip(
+            *(_counts(channels[name]) if name in channels else [0] * len(BY_CLASSIFIER) for name in names), strict=True
+        )
+        for (kind, name, title), values in zip(BY_CLASSIFIER, columns, strict=True):
+            family = kind(f"looktwice_{name}", title, labels=["classifier"])
+            for classifier, value in zip(names, values, strict=True):
+                family.add_metric([classifier], value)
+            yield family
+        yield GaugeMetricFamily("looktwice_looks", "Pictures looked at or waiting", looks.count)
+        yield GaugeMetricFamily("looktwice_ready", "Whether pictures can be looked at", looks.refusal() is None)
+        stream, alarm = looks.monitor.stream, looks.monitor.alarm
+        yield GaugeMetricFamily(
+            "looktwice_drift_alarm", "Live pictures or answers differ from the profile's", alarm is not None
+        )
+        if drift := stream.drift:
+            yield GaugeMetricFamily("looktwice_drift_evidence", "Log of the highest wager so far", drift.peak)
+        if shift := stream.shift:
+            yield GaugeMetricFamily("looktwice_shift_alarm", "Live pictures are less familiar", shift.alarm)
+        if alarm is not None:
+            yield GaugeMetricFamily("looktwice_drift_since_seconds", "When the change began, since 1970", alarm.since)
+        if (accuracy := stream.expected().accuracy) is not None:
+            yield GaugeMetricFamily("looktwice_expected_accuracy", "Share of right answers to be expected", accuracy)
+
+
+def _counts(channel: Channel) -> list[float]:
+    """The metrics of one classifier, in the order of BY_CLASSIFIER."""
+    asked, canaries = channel.runner.progress, channel.canaries
+    spent = asked.micros / 1e6
+    return [asked.sent, asked.hits, asked.retries, spent, canaries.asked, canaries.flipped, channel.in_flight]

@@ -33,8 +33,8 @@ from looktwice.model import (
 )
 from looktwice.service import Place, ServiceLimits
 from looktwice.service.app import ServiceSettings, build
+from looktwice.service.bodies import Refusal
 from looktwice.service.guards import Tokens, check_address
-from looktwice.service.replies import Refusal
 
 GRACE = 30
 """Seconds that a shutdown waits for requests."""
