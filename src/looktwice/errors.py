@@ -209,7 +209,9 @@ class ClassifierError(LookTwiceError):
     """The classifier did not give an answer.
 
     `sent` is False if it was certainly not reached, `status` is that of a complete reply, and `billed` is False if
-    nothing is charged: it was not reached, or reports that it did not do the work.
+    nothing is charged: it was not reached, or reports that it did not do the work. A retry may succeed after
+    `retry_after` seconds, if known; `garbled` is True if the reply was invalid, which, like a status of 500, is rarely
+    worth more than a few retries.
     """
 
     code = "classifier-failed"
@@ -217,38 +219,27 @@ class ClassifierError(LookTwiceError):
     """The codes by HTTP status; 0 is for all others."""
 
     def __init__(
-        self, message: str, *, sent: bool = True, status: int | None = None, billed: bool = True, code: str = ""
-    ) -> None:
-        known = self.by_status.get(status, self.by_status.get(0, "")) if status else ""
-        super().__init__(message, code=code or known)
-        self.sent = sent
-        self.status = status
-        self.billed = sent and billed
-
-
-class TransientError(ClassifierError):
-    """A retry may succeed, soon or after `retry_after` seconds.
-
-    `garbled` is True if the reply was invalid, which, like a status of 500, is rarely worth more than a few retries.
-    """
-
-    code = "classifier-unavailable"
-    by_status: ClassVar[dict[int, str]] = {429: "rate-limited"}
-
-    def __init__(
         self,
         message: str,
         *,
-        status: int | None = None,
-        retry_after: float | None = None,
         sent: bool = True,
+        status: int | None = None,
         billed: bool = True,
+        retry_after: float | None = None,
         garbled: bool = False,
         code: str = "",
     ) -> None:
-        super().__init__(message, sent=sent, status=status, billed=billed, code=code)
-        self.retry_after = retry_after
-        self.garbled = garbled
+        known = self.by_status.get(status, self.by_status.get(0, "")) if status else ""
+        super().__init__(message, code=code or known)
+        self.sent, self.status, self.billed = sent, status, sent and billed
+        self.retry_after, self.garbled = retry_after, garbled
+
+
+class TransientError(ClassifierError):
+    """A retry may succeed."""
+
+    code = "classifier-unavailable"
+    by_status: ClassVar[dict[int, str]] = {429: "rate-limited"}
 
 
 class PermanentError(ClassifierError):
@@ -266,18 +257,6 @@ class QuotaError(ClassifierError):
     """The quota is exceeded, until somebody pays or for `retry_after` seconds."""
 
     code = "quota-exceeded"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int | None = None,
-        billed: bool = True,
-        retry_after: float | None = None,
-        code: str = "",
-    ) -> None:
-        super().__init__(message, status=status, billed=billed, code=code)
-        self.retry_after = retry_after
 
 
 class ChangedError(ClassifierError):

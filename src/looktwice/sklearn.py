@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import fields
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Self, TypeVar, cast
+from typing import Self, TypeVar, Unpack, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from looktwice.errors import FitError, MissingExtra
 from looktwice.model import (
-    FALSE_ALARMS,
+    AskKeywords,
     AskOptions,
-    Basis,
     Calibrator,
     Classifier,
     Classifiers,
     Collected,
     Connected,
+    DecisionKeywords,
     DecisionOptions,
     Floats,
     Model,
-    Money,
-    OnDrift,
     Panel,
     Picture,
     PicturesLike,
     Profile,
-    Scores,
-    SetKind,
     TagVerdict,
-    Unfamiliar,
     Unscored,
     Verdict,
     many,
@@ -56,7 +52,26 @@ _TURN = threading.Lock()
 """A connected classifier serves one event loop at a time, so estimators with one are serialised."""
 
 
-@dataclass(eq=False, repr=False)
+class EstimatorKeywords(AskKeywords, DecisionKeywords, total=False):
+    """The options of asking and deciding as keyword arguments; see `AskOptions` and `DecisionOptions`."""
+
+
+OPTIONS: dict[str, object] = {
+    option.name: option.default
+    for kind in (AskOptions, DecisionOptions)
+    for option in fields(kind)
+    if option.name != "scope"
+} | {"ledger": "memory", "canaries": 0, "seed": 0}
+"""The parameters that are options, with their defaults."""
+
+
+def _listing(options: Mapping[str, object], init: Callable[..., None]) -> Signature:
+    """The signature with each option as a parameter of its own."""
+    *named, _ = signature(init).parameters.values()
+    more = [Parameter(name, Parameter.KEYWORD_ONLY, default=value) for name, value in options.items()]
+    return Signature([*named, *more])
+
+
 class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A black-box classifier with calibrated confidence.
 
@@ -118,38 +133,20 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ((60, 2), True)
     """
 
-    classifier: Classifiers | None = None
-    views: Panel | str | None = None
-    calibrator: Calibrator | str = "jury"
-    seed: int = 0
-    ledger: str | None = "memory"
-    budget: int | str | None = None
-    money: Money | None = None
-    price: Money | None = None
-    prices: str | Path | None = None
-    rate: float | None = None
-    concurrency: int | None = None
-    canaries: int = 0
-    per_day: int | None = None
-    money_per_day: Money | None = None
-    longest_wait: float = 900.0
-    scores: Scores = "use"
-    working_size: int | None = None
-    batch: bool = False
-    label_check: int = 20
-    all: bool = False
-    max_price: float | None = None
-    max_queries: float | None = None
-    max_error: float | Mapping[str, float] | None = None
-    max_miss: Mapping[str, float] | None = None
-    level: float = 0.95
-    accept: Basis = "guarantee"
-    coverage: float | None = None
-    sets: SetKind = "aps"
-    unfamiliar: Unfamiliar = "review"
-    false_alarms: float = FALSE_ALARMS
-    on_drift: OnDrift = "hold"
-    tags: Sequence[str] | None = None
+    def __init__(
+        self,
+        classifier: Classifiers | None = None,
+        views: Panel | str | None = None,
+        calibrator: Calibrator | str = "jury",
+        tags: Sequence[str] | None = None,
+        **options: Unpack[EstimatorKeywords],
+    ) -> None:
+        if unknown := options.keys() - OPTIONS.keys():
+            raise TypeError(f"LookTwice has no parameter {min(unknown)!r}; its parameters are in its docstring")
+        self.classifier, self.views, self.calibrator, self.tags = classifier, views, calibrator, tags
+        self.__dict__.update(OPTIONS | options)
+
+    __init__.__signature__ = _listing(OPTIONS, __init__)  # type: ignore[attr-defined]  # scikit-learn reads it
 
     def fit(self, X: PicturesLike, y: ArrayLike) -> Self:
         """Learn from pictures and their true labels.
@@ -211,9 +208,10 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         coverage = coverage or self.coverage or COVERAGE
         verdicts = self._complete(X, DecisionOptions(coverage=coverage, sets=self.sets))
         members = np.zeros((len(verdicts), len(self.classes_)), bool)
+        labels = _texts(self.classes_)
         for row, verdict in enumerate(verdicts):
             listed, inside = {option.label for option in verdict.distribution}, verdict.prediction_set or ()
-            members[row] = [label in inside or (None in inside and label not in listed) for label in self._labels()]
+            members[row] = [label in inside or (None in inside and label not in listed) for label in labels]
         members[np.arange(len(verdicts)), self._places(verdicts)] = True
         return members
 
@@ -252,23 +250,19 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "profile_")
         return bool(self.profile_.kind == "tags")
 
-    def _labels(self) -> list[str]:
-        """The classes as labels of the classifier."""
-        return _texts(self.classes_)
-
     def _probabilities(self, verdicts: Sequence[Verdict]) -> Floats:
         found = np.zeros((len(verdicts), len(self.classes_)))
         for row, verdict in enumerate(verdicts):
             listed = {option.label: option.probability for option in verdict.distribution}
             others = max(self.profile_.classes - len(listed), 0)
             unlisted = max(0.0, 1.0 - sum(listed.values())) / others if others else 0.0
-            found[row] = [listed.get(label, unlisted) for label in self._labels()]
+            found[row] = [listed.get(label, unlisted) for label in _texts(self.classes_)]
         total = found.sum(axis=1, keepdims=True)
         return np.where(total > 0, found / np.where(total > 0, total, 1.0), 1.0 / len(self.classes_))
 
     def _places(self, verdicts: Sequence[Verdict]) -> NDArray[np.intp]:
         """(n,): the predicted class of each picture."""
-        believed = np.array([[verdict.label == label for label in self._labels()] for verdict in verdicts])
+        believed = np.array([[verdict.label == label for label in _texts(self.classes_)] for verdict in verdicts])
         believed = believed.reshape(len(verdicts), len(self.classes_))
         return np.where(believed.any(axis=1), believed.argmax(axis=1), self._probabilities(verdicts).argmax(axis=1))
 

@@ -20,7 +20,7 @@ from looktwice.model import Picture, WorkingSize, encode_jpeg, encode_png, run a
 from looktwice.service import Place, ServiceLimits, bodies
 from looktwice.service.app import PageFiles, add_refusals
 from looktwice.service.bodies import Refusal
-from looktwice.service.guards import Admission, Counters, Guard, Tokens, check_address
+from looktwice.service.guards import Counters, Guard, Tokens, check_address
 from looktwice.service.server import answer, listen
 
 SIDE = 1280
@@ -82,7 +82,7 @@ def build(session: LabellingSession, work: Work, tokens: Tokens, names: tuple[st
         app.add_route(path, file)
     _Routes(session, work).add_to(app)
     add_refusals(app, Counters())
-    return Guard(Admission(app, LIMITS, Counters()), tokens, names, page.keys(), Counters())
+    return Guard(app, LIMITS, tokens, names, page.keys(), Counters())
 
 
 class _Routes:

@@ -54,6 +54,7 @@ from looktwice.decisions import (
     BinCoverage,
     ClaimTest,
     Collected,
+    DecisionKeywords,
     DecisionOptions,
     Evaluation,
     ExpectedAccuracy,

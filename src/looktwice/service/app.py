@@ -40,7 +40,7 @@ from looktwice.model import (
 )
 from looktwice.service import ServiceLimits, bodies
 from looktwice.service.bodies import FORM, JSON, PROBLEM, LooksReply, Opened, PictureBody, Refusal
-from looktwice.service.guards import Admission, Counters, Guard, Tokens
+from looktwice.service.guards import Counters, Guard, Tokens
 from looktwice.service.looks import Looks, Metrics, ProfileReply, described
 
 NO_FIGURE = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1" width="0" height="0"></svg>'
@@ -161,8 +161,7 @@ def build(settings: ServiceSettings) -> ASGIApp:
     for path, file in page.items():
         app.add_route(path, file, include_in_schema=False)
     add_refusals(app, metrics)
-    admitted = Admission(app, settings.limits, metrics)
-    return Guard(admitted, settings.tokens, settings.names, {*OPEN, *page}, metrics)
+    return Guard(app, settings.limits, settings.tokens, settings.names, {*OPEN, *page}, metrics)
 
 
 class PageFiles(StaticFiles):

@@ -122,14 +122,25 @@ def check_address(host: str, tokens: Tokens) -> None:
 
 
 class Guard:
-    """ASGI middleware that rejects requests without access."""
+    """ASGI middleware that rejects requests without access, and limits concurrent requests with a body.
+
+    GET always passes, so that health is known. Reading a body that exceeds a limit raises a Refusal.
+    """
 
     def __init__(
-        self, app: ASGIApp, tokens: Tokens, names: Iterable[str], open_paths: Collection[str], counters: Counters
+        self,
+        app: ASGIApp,
+        limits: ServiceLimits,
+        tokens: Tokens,
+        names: Iterable[str],
+        open_paths: Collection[str],
+        counters: Counters,
     ) -> None:
-        self._app, self._tokens, self._open, self._counters = app, tokens, open_paths, counters
+        self._app, self._limits, self._tokens, self._open, self._counters = app, limits, tokens, open_paths, counters
         self._names = frozenset(name.lower() for name in (*names, "localhost"))
         self._knows = lru_cache(maxsize=256)(self._is_ours)
+        self._slots = asyncio.Semaphore(limits.requests)
+        self._waiting = self._bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -144,59 +155,18 @@ class Guard:
                 self._counters.replied(message["status"])
             await send(message)
 
+        answer = self._app if scope["method"] in ("GET", "HEAD") else self._with_body
         try:
             self._check(scope)
+            if answer == self._with_body:
+                await self._admit(Headers(scope=scope))
         except Refusal as refusal:
             self._counters.refused(refusal.code)
-            await refusal.response()(scope, receive, sealed)
-            return
-        await self._app(scope, receive, sealed)
+            answer = refusal.response()
+        await answer(scope, receive, sealed)
 
-    def _check(self, scope: Scope) -> None:
-        headers = {name: value.decode("latin-1") for name, value in reversed(scope["headers"])}
-        host = headers.get(b"host", "")
-        twice = sum(name == b"host" for name, _ in scope["headers"]) > 1  # whoever stands before us may read the other
-        if twice or not self._knows(host):
-            raise Refusal("host", "this host name is not served here; if it should be, start with --allow-host NAME")
-        origin = headers.get(b"origin")
-        if origin is not None and origin.lower().rpartition("://")[2] != host.lower():
-            raise Refusal("origin", "requests from pages elsewhere are not answered")
-        if scope["path"] not in self._open and not self._tokens.know(headers.get(b"authorization", "")):
-            raise Refusal("token", "a token is needed; send it as the header Authorization: Bearer TOKEN")
-
-    def _is_ours(self, host: str) -> bool:
-        """DNS rebinding needs a name, so IP addresses are always accepted."""
-        found = HOST.fullmatch(host)
-        if not found:
-            return False
-        name = found["name"].strip("[]").lower()
-        try:
-            return name in self._names or bool(ipaddress.ip_address(name))
-        except ValueError:
-            return False
-
-
-class Admission:
-    """ASGI middleware that limits concurrent requests with a body; GET always passes, so that health is known.
-
-    Reading a body that exceeds a limit raises a Refusal.
-    """
-
-    def __init__(self, app: ASGIApp, limits: ServiceLimits, counters: Counters) -> None:
-        self._app, self._limits, self._counters = app, limits, counters
-        self._slots = asyncio.Semaphore(limits.requests)
-        self._waiting = self._bytes = 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):
-            await self._app(scope, receive, send)
-            return
-        try:
-            await self._admit(Headers(scope=scope))
-        except Refusal as refusal:
-            self._counters.refused(refusal.code)
-            await refusal.response()(scope, receive, send)
-            return
+    async def _with_body(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle an admitted request, whose body is counted as it arrives."""
         limits, size, complete = self._limits, 0, False
         end = asyncio.get_running_loop().time() + limits.upload
 
@@ -240,6 +210,29 @@ class Admission:
             raise _busy() from None
         finally:
             self._waiting -= 1
+
+    def _check(self, scope: Scope) -> None:
+        headers = {name: value.decode("latin-1") for name, value in reversed(scope["headers"])}
+        host = headers.get(b"host", "")
+        twice = sum(name == b"host" for name, _ in scope["headers"]) > 1  # whoever stands before us may read the other
+        if twice or not self._knows(host):
+            raise Refusal("host", "this host name is not served here; if it should be, start with --allow-host NAME")
+        origin = headers.get(b"origin")
+        if origin is not None and origin.lower().rpartition("://")[2] != host.lower():
+            raise Refusal("origin", "requests from pages elsewhere are not answered")
+        if scope["path"] not in self._open and not self._tokens.know(headers.get(b"authorization", "")):
+            raise Refusal("token", "a token is needed; send it as the header Authorization: Bearer TOKEN")
+
+    def _is_ours(self, host: str) -> bool:
+        """DNS rebinding needs a name, so IP addresses are always accepted."""
+        found = HOST.fullmatch(host)
+        if not found:
+            return False
+        name = found["name"].strip("[]").lower()
+        try:
+            return name in self._names or bool(ipaddress.ip_address(name))
+        except ValueError:
+            return False
 
 
 def _too_large(limits: ServiceLimits) -> Refusal:
