@@ -19,7 +19,6 @@ from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
-import typer
 from conformance.batch_replica import BatchReplica
 from conformance.oip_replica import Served, oip_routes
 from conformance.replica import DEMO as MODEL, Replica, model, pictures
@@ -42,7 +41,7 @@ from support.workshop import PANEL, call, run, write_pictures, write_profile
 
 from looktwice import AsyncModel, Model
 from looktwice.classifiers.registry import read_toml
-from looktwice.cli.app import app
+from looktwice.cli.app import built
 from looktwice.cli.look import _machines as machines
 from looktwice.decisions import judging
 from looktwice.decisions.evaluation import Evaluation
@@ -90,8 +89,7 @@ def test_every_ask_option_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("name", ["fit", "look", "score", "evaluate", "check", "label", "transfer", "borrow", "serve"])
 def test_the_command_line_has_every_option(name: str) -> None:
-    group = typer.main.get_command(app)
-    taken = {option for parameter in group.commands[name].params for option in parameter.opts}  # type: ignore[attr-defined]
+    taken = {option for parameter in built(name).params for option in parameter.opts}
     compares = name in ("fit", "evaluate", "transfer", "borrow")  # answers with truths: see test_label_check.py
     assert ("--label-check" in taken) == compares
     wanted = [option for option in options_of(AskOptions) if option != "label_check" or compares]
@@ -126,8 +124,7 @@ FILES = {
 
 @pytest.mark.parametrize("name", PYTHON)
 def test_the_library_takes_what_the_command_takes(name: str) -> None:
-    group = typer.main.get_command(app)
-    options = {str(parameter.name) for parameter in group.commands[name].params} - {"skip_unfamiliar"}  # type: ignore[attr-defined]
+    options = {str(parameter.name) for parameter in built(name).params} - {"skip_unfamiliar"}
     options -= {*options_of(AskOptions), *signature(machines).parameters, "help"}
     options -= set(options_of(DecisionOptions)) if name in ("look", "score", "evaluate") else set()
     elsewhere = {option: place for option, place in (FILES | PYTHON[name]).items() if option in options}

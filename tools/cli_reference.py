@@ -11,7 +11,7 @@ from typing import Any
 
 import typer.main
 
-from looktwice.cli.app import app
+from looktwice.cli.app import app, built
 
 INTRO = """\
 # Commands
@@ -32,7 +32,8 @@ def page() -> str:
 
 def _commands(group: Any, path: str) -> Iterator[str]:
     """Every command below a group, in the order in which help lists them."""
-    for name, command in group.commands.items():
+    for name in group.commands:
+        command = built(name) if path == "looktwice" else group.commands[name]
         if hasattr(command, "commands"):
             yield from _commands(command, f"{path} {name}")
         elif not command.hidden:

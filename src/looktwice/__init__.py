@@ -12,7 +12,6 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from looktwice import calibration as calibration, plots as plots, ray as ray, views as views
-    from looktwice.calibration import metrics as metrics
     from looktwice.model import (
         AskOptions as AskOptions,
         AsyncModel as AsyncModel,
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
         Votes as Votes,
         batched as batched,
         connect as connect,
+        metrics as metrics,
         returns_tags as returns_tags,
     )
     from looktwice.sklearn import LookTwice as LookTwice

@@ -27,21 +27,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.errors import DataError, FleetError, MissingExtra, few, shown
 from looktwice.model import (
     PICTURE_ENDINGS,
     VERDICT_COLUMNS_OF,
     AskOptions,
     Classifiers,
+    DataError,
     DecisionOptions,
+    FleetError,
+    MissingExtra,
     Model,
     Profile,
     Unscored,
     Verdict,
     encode_png,
+    few,
     files,
     find,
     one,
+    shown,
     verdict_record,
 )
 

@@ -14,7 +14,6 @@ from typing import Self, TypeVar, Unpack, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from looktwice.errors import FitError, MissingExtra
 from looktwice.model import (
     AskKeywords,
     AskOptions,
@@ -25,7 +24,9 @@ from looktwice.model import (
     Connected,
     DecisionKeywords,
     DecisionOptions,
+    FitError,
     Floats,
+    MissingExtra,
     Model,
     Panel,
     Picture,

@@ -4,7 +4,6 @@ import errno
 import gc
 import os
 import sys
-from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, TextIO
@@ -86,6 +85,9 @@ def _rank(option: Any) -> int:
 def built(name: str) -> Any:
     """A click command or group."""
     command = getattr(import_module(f"looktwice.cli.{COMMANDS[name][0]}"), name)
+    from looktwice.model import require_posix  # which the command has imported
+
+    require_posix("the command line")
     if isinstance(command, typer.Typer):
         return get_group(command)
     alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
@@ -93,34 +95,16 @@ def built(name: str) -> Any:
     return get_command(alone)
 
 
-class _Built(Mapping[str, Any]):
-    """The commands by name, each built when it is first looked up."""
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in COMMANDS:
-            raise KeyError(name)
-        return built(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
-
-    def __len__(self) -> int:
-        return len(COMMANDS)
-
-
 class Commands(TyperGroup):
-    """The commands; help lists them without importing one."""
+    """The commands; the list of them, with help, imports none."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.commands = _Built()  # type: ignore[assignment]  # nothing is ever added to it
-
-    def list_commands(self, ctx: object) -> list[str]:
-        return list(COMMANDS)
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
         listed = {name: TyperCommand(name, help=text) for name, (_, text) in COMMANDS.items()}
-        TyperGroup(commands=listed).format_commands(ctx, formatter)  # type: ignore[arg-type]
+        super().__init__(**settings | {"commands": listed})
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, name and built(name), rest
 
 
 app = typer.Typer(
@@ -152,8 +136,6 @@ def _options(
 
 def main() -> None:
     """Run the command line; an expected error is one line and an exit code, never a traceback."""
-    from looktwice.errors import LookTwiceError, UnscoredError, require_posix
-
     gc.set_threshold(COLLECT_AFTER)
     _open_streams()
     command = get_command(app)
@@ -161,28 +143,21 @@ def main() -> None:
     command.rich_markup_mode = None  # type: ignore[attr-defined]
     try:
         try:
-            require_posix("the command line")
             command()
         finally:
             _flush_streams()
-    except LookTwiceError as error:
-        from looktwice.cli.console import NOT_SCORED, exit_code, print_json, say_error
-
-        say_error(str(error), error.code)
-        if "--json" in sys.argv:
-            print_json({"error": {"code": error.code, "message": str(error)}})
-            _flush_streams()
-        sys.exit(exit_code(NOT_SCORED if isinstance(error, UnscoredError) else 1))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        from looktwice.cli.console import say_error
+    except Exception as error:
+        from looktwice.cli.console import say_failure
 
-        _discard(sys.stdout)
-        say_error("no space is left for the output; free some and run the same command again", "disk-full")
-        sys.exit(1)
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            _discard(sys.stdout)
+        code = say_failure(error)
+        if code is None:
+            raise
+        _flush_streams()
+        sys.exit(code)
 
 
 def _flush_streams() -> None:

@@ -20,12 +20,12 @@ from looktwice.cli.options import (
     labels as with_truths,
     prints,
 )
-from looktwice.errors import DataError
 from looktwice.model import (
     PROJECT_FILE,
     AskOptions,
     AsyncModel,
     Checkup,
+    DataError,
     LabelMap,
     Profile,
     Project,

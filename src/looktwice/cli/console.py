@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import shlex
 import signal
@@ -20,7 +21,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from looktwice.errors import LookTwiceError, few
 from looktwice.model import (
     ANY,
     LADDER,
@@ -30,6 +30,7 @@ from looktwice.model import (
     Claim,
     DecisionOptions,
     Estimate,
+    LookTwiceError,
     Panel,
     Picture,
     Policy,
@@ -39,7 +40,9 @@ from looktwice.model import (
     TagPolicy,
     TagScores,
     Unscored,
+    UnscoredError,
     best_estimate,
+    few,
     least_error,
     leave_soon,
     missing_sentence,
@@ -72,6 +75,19 @@ def say_error(message: str, code: str) -> None:
     """Format an error with its code as one line."""
     ERR.quiet = ERR.gone  # an error is said even with --quiet
     say(f"[red]error\\[{code}]:[/red] {safe(message)}")
+
+
+def say_failure(error: Exception) -> int | None:
+    """Print an expected error; returns the exit code, None for an unexpected one."""
+    if isinstance(error, LookTwiceError):
+        say_error(str(error), error.code)
+        if "--json" in sys.argv:
+            print_json({"error": {"code": error.code, "message": str(error)}})
+        return exit_code(NOT_SCORED if isinstance(error, UnscoredError) else 1)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        say_error("no space is left for the output; free some and run the same command again", "disk-full")
+        return 1
+    return None
 
 
 def show(line: object) -> None:

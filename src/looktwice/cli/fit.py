@@ -50,7 +50,6 @@ from looktwice.cli.options import (
     labels,
     prints,
 )
-from looktwice.errors import few
 from looktwice.model import (
     GENERAL,
     AskOptions,
@@ -65,6 +64,7 @@ from looktwice.model import (
     Profile,
     Unscored,
     check_teachable,
+    few,
     files,
     grid_of,
     held_out_scores,

@@ -20,17 +20,18 @@ from looktwice.cli.options import (
     find_pictures,
     serves,
 )
-from looktwice.errors import DataError, few
 from looktwice.labelling.labels import Labels
 from looktwice.labelling.session import Asking, LabellingSession, Prediction, shuffled, verdicts_wrong
 from looktwice.labelling.summary import Audit
 from looktwice.model import (
     AskOptions,
     AsyncModel,
+    DataError,
     Picture,
     TagVerdict,
     Verdict,
     doubtful_verdicts,
+    few,
     find,
     named,
     no_keys_needed,

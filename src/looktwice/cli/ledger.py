@@ -12,8 +12,7 @@ from rich.table import Table
 
 from looktwice.cli.console import ERR, print_json, safe, say, say_next, show, table
 from looktwice.cli.options import Help, JsonOption, find_pictures
-from looktwice.errors import ImageError
-from looktwice.model import Picture, Project, WorkingSize, files, maintenance
+from looktwice.model import ImageError, Picture, Project, WorkingSize, files, maintenance
 
 TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
 PlaceOption = Annotated[

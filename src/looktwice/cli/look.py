@@ -46,12 +46,12 @@ from looktwice.cli.options import (
     prints,
     serves,
 )
-from looktwice.errors import DataError
 from looktwice.model import (
     AnyVerdict,
     AskOptions,
     AsyncModel,
     Cause,
+    DataError,
     DecisionOptions,
     Monitor,
     Panel,

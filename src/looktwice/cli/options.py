@@ -12,13 +12,13 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 import typer
 
 from looktwice.cli.console import Output
-from looktwice.errors import DataError
 from looktwice.model import (
     ANY,
     BOUNDS,
     VOTES,
     AskOptions,
     Connected,
+    DataError,
     DecisionOptions,
     Picture,
     Project,

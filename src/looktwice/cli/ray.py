@@ -17,7 +17,6 @@ from uuid import uuid4
 
 from looktwice.cli.console import Output, complain, policy_of, print_json, safe, say, show_estimate, stop
 from looktwice.cli.look import Decided, Machines, tell_doubtful
-from looktwice.errors import DataError, FleetError, LookTwiceError, shown
 from looktwice.model import (
     OFF,
     POSTGRES,
@@ -26,13 +25,17 @@ from looktwice.model import (
     AsyncModel,
     Classifiers,
     Connected,
+    DataError,
     DecisionOptions,
     Estimate,
+    FleetError,
     Limits,
+    LookTwiceError,
     Profile,
     Unscored,
     connect,
     from_record,
+    shown,
     stopping_signals,
 )
 from looktwice.ray import READING, SOURCE, Batch, Scorer, filesystem, last_line, listed, read, running

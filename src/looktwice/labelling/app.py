@@ -13,10 +13,9 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from starlette.types import ASGIApp
 
-from looktwice.errors import LookTwiceError
 from looktwice.labelling.labels import Click, Token
 from looktwice.labelling.session import LabellingSession
-from looktwice.model import Picture, WorkingSize, encode_jpeg, encode_png, run as run_async
+from looktwice.model import LookTwiceError, Picture, WorkingSize, encode_jpeg, encode_png, run as run_async
 from looktwice.service import Place, ServiceLimits, bodies
 from looktwice.service.app import PageFiles, add_refusals
 from looktwice.service.bodies import Refusal

@@ -18,8 +18,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, model_validator
 
-from looktwice.errors import DataError, shown
-from looktwice.model import FILE_COLUMNS, AnswerKind, files, read_header, read_truths
+from looktwice.model import FILE_COLUMNS, AnswerKind, DataError, files, read_header, read_truths, shown
 
 COLUMNS: dict[AnswerKind, tuple[str, ...]] = {"label": ("file", "label", "not"), "tags": ("file", "tags")}
 """The columns of the table, by the kind of truths."""

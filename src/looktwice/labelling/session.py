@@ -14,13 +14,13 @@ from itertools import chain, islice
 
 import numpy as np
 
-from looktwice.errors import LookTwiceError
 from looktwice.labelling.labels import Click, Labels
 from looktwice.labelling.summary import Audit, AuditSummary, LabelSummary, Summary, summarise
 from looktwice.model import (
     AnyVerdict,
     AsyncModel,
     Cause,
+    LookTwiceError,
     Panel,
     Picture,
     Row,

@@ -14,7 +14,6 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from looktwice.errors import DataError
 from looktwice.model import (
     FOLDS,
     LADDER,
@@ -23,6 +22,7 @@ from looktwice.model import (
     Claim,
     ClaimTest,
     Counts,
+    DataError,
     Floats,
     HeldOut,
     Jury,

@@ -1,6 +1,6 @@
 """The model with its arguments and results: everything that interfaces import from the packages below."""
 
-from looktwice import files
+from looktwice import calibration, files, plots, views
 from looktwice.calibration import (
     ANY,
     ENDINGS as VOTES,
@@ -132,7 +132,20 @@ from looktwice.engine import (
     Unscored,
     maintenance,
 )
-from looktwice.errors import LookTwiceError
+from looktwice.errors import (
+    ChangedError,
+    DataError,
+    FitError,
+    FleetError,
+    ImageError,
+    LookTwiceError,
+    MissingExtra,
+    QuotaError,
+    UnscoredError,
+    few,
+    require_posix,
+    shown,
+)
 from looktwice.images import (
     ENDINGS as PICTURE_ENDINGS,
     FILE_COLUMNS,

@@ -9,7 +9,16 @@
 >>> curves.save(Path(os.devnull))  # or "curves.svg"; a notebook draws it
 """
 
-from looktwice.plots.figures import Line, bars_svg, lines_svg, reliability, risk_coverage, upward
+from looktwice.plots.figures import (
+    Line,
+    bars_svg,
+    lines_svg,
+    reliability,
+    reliability_svg,
+    risk_coverage,
+    risk_coverage_svg,
+    upward,
+)
 from looktwice.plots.notebook import Drawing
 
 __all__ = ["Drawing", "Line", "bars_svg", "lines_svg", "reliability", "risk_coverage"]

@@ -8,39 +8,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from looktwice.calibration import (
-    MISSING,
-    AdaptiveJury,
-    Answers,
-    Calibrator,
-    Claim,
-    Constant,
-    Estimate,
-    Floats,
-    Jury,
-    LabelledVotes,
-    Naive,
-    Outcome,
-    base_tally,
-    crossfit,
-    draws,
-    estimate,
-    folds,
-    metrics,
-    risk,
-)
 from looktwice.model import (
     LEAST_IN_BIN,
+    Answers,
     BinCoverage,
+    Calibrator,
+    Claim,
     ClaimTest,
+    Floats,
     HeldOut,
+    Jury,
+    LabelledVotes,
     Noise,
+    Outcome,
     Policy,
     Profile,
     bin_coverage,
+    calibration,
+    metrics,
     missing_labels,
+    plots,
 )
-from looktwice.plots import Line, lines_svg
 from looktwice.report.inputs import Evidence, Judged
 
 MAX_ERRORS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
@@ -71,7 +59,7 @@ class Guarantee:
     """The share of wrong answers among the accepted; None if no outcome is known or none is accepted."""
     missing: int | None
     """The number of further labelled pictures it needs if it fails; None if more labels would not help."""
-    estimate: Estimate | None = None
+    estimate: calibration.Estimate | None = None
     """The estimate, if it fails."""
 
 
@@ -82,12 +70,12 @@ def guarantees(evidence: Evidence, asked: Floats, max_error: float, level: float
     """
     found, answers = [], Answers.unnamed(evidence.confidence, evidence.correct)
     for error in sorted({*MAX_ERRORS, max_error}):
-        threshold = risk.threshold(evidence.confidence, evidence.correct, error, level)
+        threshold = calibration.risk.threshold(evidence.confidence, evidence.correct, error, level)
         if threshold is not None:
             found.append(_above(threshold, evidence, asked, error))
             continue
         missing = missing_labels([ClaimTest([Claim(error)], answers, level)])
-        expected = estimate(evidence.confidence, evidence.correct, error)
+        expected = calibration.estimate(evidence.confidence, evidence.correct, error)
         found.append(Guarantee(error, None, 0.0, None, missing, expected))
     return found
 
@@ -125,12 +113,12 @@ def sets(policy: Policy, judged: Judged | None) -> Sets | None:
     if policy.sets is None or judged is None or judged.taught:
         return None
     distribution = policy.calibrator.distribution(judged.votes)
-    found = policy.sets.sets(distribution, draws(judged.votes))
+    found = policy.sets.sets(distribution, calibration.draws(judged.votes))
     sizes, labelled = (float(found.sizes().mean()), float(found.true_sizes().mean())), judged.labelled()
     if labelled is None:
         return Sets(*sizes, None, None, ())
     hold, listed = found.hold(distribution, labelled.truths), found.list_truth(labelled.truths)
-    bins = [part for part in bin_coverage(base_tally(labelled), hold) if part.pictures >= LEAST_IN_BIN]
+    bins = [part for part in bin_coverage(calibration.base_tally(labelled), hold) if part.pictures >= LEAST_IN_BIN]
     return Sets(*sizes, float(hold.mean()), float(listed.mean()), tuple(bins))
 
 
@@ -157,17 +145,17 @@ def steps(calibrator: Calibrator, judged: Judged) -> list[Step]:
     Nothing where the calibrator does not look at views or the pictures are too few; for long panels only some prefixes.
     """
     labelled = judged.labelled()
-    if isinstance(calibrator, Naive | Constant) or labelled is None or not labelled.panel:
+    if isinstance(calibrator, calibration.Naive | calibration.Constant) or labelled is None or not labelled.panel:
         return []
     # Pictures about which one stopped early would make the last prefixes look like the earlier ones.
-    whole = np.flatnonzero((labelled.views != MISSING).all(axis=1))
+    whole = np.flatnonzero((labelled.views != calibration.MISSING).all(axis=1))
     if len(whole) < CURVE_LEAST:
         return []
     rows = whole[np.linspace(0, len(whole) - 1, min(len(whole), CURVE_PICTURES)).astype(np.intp)]
     some = labelled.take(rows)
-    family = Jury(ballot=calibrator.ballot) if isinstance(calibrator, AdaptiveJury) else calibrator
+    family = Jury(ballot=calibrator.ballot) if isinstance(calibrator, calibration.AdaptiveJury) else calibrator
     sizes = np.unique(np.linspace(0, len(labelled.panel), CURVE_POINTS).astype(int)).tolist()
-    single = family if isinstance(family, Jury) and some.evidence is not None else Constant()
+    single = family if isinstance(family, Jury) and some.evidence is not None else calibration.Constant()
     return [_step(family if size else single, some.under(range(size))) for size in sizes]
 
 
@@ -191,10 +179,10 @@ def enough(found: Sequence[Step], share: float = 0.8) -> Step | None:
 
 def _step(calibrator: Calibrator, labelled: LabelledVotes) -> Step:
     """The figures of all folds together; AUROC within each, since different folds have different calibrators."""
-    fold, parts = folds(len(labelled)), []
+    fold, parts = calibration.folds(len(labelled)), []
     for part in range(int(fold.max()) + 1):
         fitted = calibrator.fit(labelled.take(np.flatnonzero(fold != part)))
-        parts.append(crossfit.outcome(fitted, labelled.take(np.flatnonzero(fold == part))))
+        parts.append(calibration.crossfit.outcome(fitted, labelled.take(np.flatnonzero(fold == part))))
     confidence, correct, brier = (
         np.concatenate(column) for column in zip(*((p.confidence, p.correct, p.brier) for p in parts), strict=True)
     )
@@ -298,8 +286,8 @@ def drawn(noise: Noise, title: str) -> str:
     mean, below, above = (np.interp(x, known, column) for column in (noise.cumulative.f, noise.low, noise.high))
     a = noise.normal.a
     lines = [
-        Line("mean over pictures and 95 % of them", x, mean, below, above),
-        Line(f"Φ(x / {a:.3g})", x, ndtr(x / a)),
+        plots.Line("mean over pictures and 95 % of them", x, mean, below, above),
+        plots.Line(f"Φ(x / {a:.3g})", x, ndtr(x / a)),
     ]
     title = f"{title}: Var {noise.var:.3f}, KS {noise.normal.ks:.3f}"
-    return lines_svg(lines, title=title, x_label="shift of the margin", y_label="share of views", y_range=(0, 1))
+    return plots.lines_svg(lines, title=title, x_label="shift of the margin", y_label="share of views", y_range=(0, 1))

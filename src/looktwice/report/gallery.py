@@ -12,9 +12,26 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration import MISSING, AdaptiveJury, Calibrator, Codes, Jury, Votes
-from looktwice.errors import DataError, ImageError
-from looktwice.model import PHOTO, SMALL, Image, Panel, Picture, Policy, View, data_url, find, questions, render, shrunk
+from looktwice.model import (
+    PHOTO,
+    SMALL,
+    Calibrator,
+    DataError,
+    Image,
+    ImageError,
+    Jury,
+    Panel,
+    Picture,
+    Policy,
+    View,
+    Votes,
+    calibration,
+    data_url,
+    find,
+    questions,
+    render,
+    shrunk,
+)
 from looktwice.report.inputs import Judged
 
 SIDE = 144
@@ -103,7 +120,7 @@ class _Weights:
 
     @classmethod
     def from_calibrator(cls, calibrator: Calibrator) -> _Weights:
-        jury = calibrator.juries[-1] if isinstance(calibrator, AdaptiveJury) else calibrator
+        jury = calibrator.juries[-1] if isinstance(calibrator, calibration.AdaptiveJury) else calibrator
         if not isinstance(jury, Jury):
             return cls(np.empty(0), np.empty(0))
         return cls(np.array(jury.weights), np.array(jury.covariance))
@@ -126,10 +143,10 @@ def _right(judged: Judged | None, places: list[int] | None) -> float | None:
     return float(right.mean()) if places is None else _share(labelled, places, labelled.truths)
 
 
-def _share(votes: Votes, places: list[int], labels: Codes) -> float | None:
+def _share(votes: Votes, places: list[int], labels: calibration.Codes) -> float | None:
     """How many of the answers to these views are these labels."""
     views = votes.views[:, places]
-    asked = int((views != MISSING).sum())
+    asked = int((views != calibration.MISSING).sum())
     return int((views == labels[:, None]).sum()) / asked if asked else None
 
 
@@ -221,7 +238,7 @@ def sample(pictures: Iterable[Picture]) -> Image:
 def _card(judged: Judged, known: dict[str, Picture], row: int) -> Card:
     votes, words, labelled = judged.votes, judged.votes.vocabulary, judged.labelled()
     name, label = votes.names[row], words[judged.label[row]]
-    views = [words[code] for code in votes.views[row].tolist() if code != MISSING]
+    views = [words[code] for code in votes.views[row].tolist() if code != calibration.MISSING]
     truth = None if labelled is None else labelled.words[row]
     right = bool(judged.outcome.correct[row]) if judged.outcome else None
     parts = [f"{views.count(label)} of {len(views)} views agree" if views else "no view was asked"]

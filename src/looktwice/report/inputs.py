@@ -10,10 +10,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration import Codes, Constant, Floats, Jury, LabelledVotes, Naive, Outcome, Votes, crossfit
-from looktwice.errors import DataError, ImageError
 from looktwice.model import (
     MAX_ERROR,
+    DataError,
+    Floats,
+    ImageError,
+    Jury,
+    LabelledVotes,
+    Outcome,
     Panel,
     Picture,
     Policy,
@@ -21,7 +25,9 @@ from looktwice.model import (
     Pupil,
     Result,
     TagPolicy,
+    Votes,
     baselines,
+    calibration,
     descriptor,
     find,
     labelled_tags,
@@ -67,7 +73,7 @@ class Judged:
     """The predictions for each picture of the votes."""
 
     votes: Votes
-    label: Codes
+    label: calibration.Codes
     confidence: Floats
     outcome: Outcome | None
     """The outcome, if truths are known."""
@@ -108,7 +114,7 @@ def judge(inputs: ReportInputs) -> Judged | None:
     fair = _fair(inputs.profile, labelled)
     if fair is None:
         labelled = labelled.evenly()
-        outcome = crossfit.outcome(calibrator, labelled)
+        outcome = calibration.crossfit.outcome(calibrator, labelled)
         return Judged(labelled, outcome.label, outcome.confidence, outcome, taught=False)
     if policy.rounds:
         raise DataError(
@@ -187,11 +193,11 @@ def _fair(profile: Profile, labelled: LabelledVotes) -> Outcome | None:
     enough parameters for the first to decide; and where its views were chosen, each fold had its own choice.
     """
     calibrator, kept = profile.restored_calibrator(), profile.held_out
-    if len(labelled) != profile.pictures or isinstance(calibrator, Naive | Constant):
+    if len(labelled) != profile.pictures or isinstance(calibrator, calibration.Naive | calibration.Constant):
         return None
     votes = labelled.under(range(len(profile.views())))
     if any(result.calibrator == Pupil.name for result in profile.results):
-        if (crossfit.outcome(calibrator, votes).correct == np.array(kept.correct)).mean() > SAME:
+        if (calibration.crossfit.outcome(calibrator, votes).correct == np.array(kept.correct)).mean() > SAME:
             what = "the borrowed jury was fitted on these pictures"  # without its prior, no fold can be fitted again
             raise DataError(f"{what}; report about others, or leave out the votes", code="votes-mismatch")
         return None
@@ -200,7 +206,7 @@ def _fair(profile: Profile, labelled: LabelledVotes) -> Outcome | None:
     even = labelled.even()
     n_selection = int(np.searchsorted(np.cumsum(even), even.sum() - len(kept.confidence), "left")) + 1
     n_selection = n_selection if len(kept.confidence) < even.sum() else 0
-    fair = crossfit.cross_fit(calibrator, votes, n_selection=n_selection).of_rows(even[n_selection:])
+    fair = calibration.crossfit.cross_fit(calibrator, votes, n_selection=n_selection).of_rows(even[n_selection:])
     same = isinstance(calibrator, Jury) or (fair.correct == np.array(kept.correct)).mean() > SAME
     return fair if same else None
 

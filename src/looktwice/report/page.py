@@ -14,10 +14,19 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from looktwice.calibration import MISSING, Claim, metrics
-from looktwice.errors import DataError
-from looktwice.model import DecisionOptions, Profile, TagPolicy, files, missing_sentence, tagging
-from looktwice.plots import Line, figures, upward
+from looktwice.model import (
+    Claim,
+    DataError,
+    DecisionOptions,
+    Profile,
+    TagPolicy,
+    calibration,
+    files,
+    metrics,
+    missing_sentence,
+    plots,
+    tagging,
+)
 from looktwice.report import findings, gallery
 from looktwice.report.findings import Guarantee
 from looktwice.report.inputs import Judged, ReportInputs, judge, tag_evidence, weigh
@@ -75,14 +84,14 @@ def page(inputs: ReportInputs) -> str:
         "sets": findings.sets(inputs.using(), judged),
         "looser": next((guarantee for guarantee in guarantees if guarantee.threshold is not None), None),
         "figures": FIGURES,
-        "reliability": _drawn(figures.reliability_svg(metrics.reliability(evidence.confidence, evidence.correct))),
-        "risk": _drawn(figures.risk_coverage_svg(curve, leading.threshold)),
+        "reliability": _drawn(plots.reliability_svg(metrics.reliability(evidence.confidence, evidence.correct))),
+        "risk": _drawn(plots.risk_coverage_svg(curve, leading.threshold)),
         **_queries(inputs, judged),
         "classes": classes[: findings.CLASSES],
         "more_classes": max(0, len(classes) - findings.CLASSES),
         **_pictures(inputs, judged),
         "rate": inputs.price_micros,
-        "asked": len(judged.votes) + int((judged.votes.views != MISSING).sum()) if judged else 0,
+        "asked": len(judged.votes) + int((judged.votes.views != calibration.MISSING).sum()) if judged else 0,
         "facts": _facts(inputs),
         "commands": _commands(inputs),
     }
@@ -119,11 +128,11 @@ def headline(guarantee: Guarantee) -> str:
     if guarantee.threshold is None:
         if expected is None:
             return f"No guarantee yet: at most {error} wrong"
-        which = "every answer" if expected.threshold == 0 else f"above {upward(expected.threshold)}"
+        which = "every answer" if expected.threshold == 0 else f"above {plots.upward(expected.threshold)}"
         return f"Best estimate: accept {which}, about {percent(expected.error)} wrong"
     if guarantee.threshold == 0:
         return f"Accept every answer: wrong at most {error}"
-    return f"Accept above {upward(guarantee.threshold)}: wrong at most {error}"
+    return f"Accept above {plots.upward(guarantee.threshold)}: wrong at most {error}"
 
 
 def percent(share: float | None) -> str:
@@ -143,11 +152,11 @@ def _queries(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
     known = judged if judged is not None and judged.outcome is not None else None
     steps = findings.steps(inputs.using().calibrator, known) if known else findings.kept_steps(inputs.profile)
     x, y, low, high = np.array([(step.queries, step.brier, step.low, step.high) for step in steps]).reshape(-1, 4).T
-    line = Line("Brier score", x, y, low, high) if (high > low).all() else Line("Brier score", x, y)
+    line = plots.Line("Brier score", x, y, low, high) if (high > low).all() else plots.Line("Brier score", x, y)
     chart = None
     if len(steps) > 1:
         x_label, y_label = "queries per picture", "Brier score, lower is better"
-        chart = _drawn(figures.lines_svg([line], title="Each query more", x_label=x_label, y_label=y_label))
+        chart = _drawn(plots.lines_svg([line], title="Each query more", x_label=x_label, y_label=y_label))
     return {
         "steps": steps,
         "sampled": findings.CURVE_PICTURES if known and len(known.votes) > findings.CURVE_PICTURES else 0,
@@ -233,7 +242,7 @@ def _environment() -> Environment:
         "percent": percent,
         "tenths": lambda share: "–" if share is None else f"{100 * share:.1f}{SPACE}%",
         "three": lambda value: "–" if value is None else f"{value:.3f}",
-        "upward": upward,
+        "upward": plots.upward,
         "whole": lambda count: f"{count:,}",
         "signed": lambda value: f"{value:.2f}".replace("-", "\N{MINUS SIGN}"),
         "money": lambda micros: f"{micros / 1e6:,.2f}" if micros >= 1_000_000 else f"{micros / 1e6:,.4f}",

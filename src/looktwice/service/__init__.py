@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from looktwice.errors import MissingExtra
+from looktwice.model import MissingExtra
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,13 @@ from starlette.requests import ClientDisconnect
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from looktwice.errors import ImageError, LookTwiceError
 from looktwice.model import (
     AnswerEvent,
     AnyVerdict,
     AsyncModel,
     DecisionOptions,
+    ImageError,
+    LookTwiceError,
     OnAnswer,
     Picture,
     Pixels,

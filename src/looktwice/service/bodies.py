@@ -16,8 +16,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from looktwice.errors import ImageError, LookTwiceError, shown
-from looktwice.model import FRAMES, AnyVerdict, Image, Picture, WorkingSize, decode, encode_png, is_video, video_frames
+from looktwice.model import (
+    FRAMES,
+    AnyVerdict,
+    Image,
+    ImageError,
+    LookTwiceError,
+    Picture,
+    WorkingSize,
+    decode,
+    encode_png,
+    is_video,
+    shown,
+    video_frames,
+)
 from looktwice.service import ServiceLimits
 
 PROBLEM = "application/problem+json"

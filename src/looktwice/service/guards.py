@@ -20,7 +20,7 @@ from pathlib import Path
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from looktwice.errors import LookTwiceError
+from looktwice.model import LookTwiceError
 from looktwice.service import ServiceLimits
 from looktwice.service.bodies import Refusal
 

@@ -20,18 +20,20 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, Field
 
-from looktwice.errors import ChangedError, LookTwiceError, QuotaError
 from looktwice.model import (
     AnswerEvent,
     AnswerKind,
     AsyncModel,
     Cause,
+    ChangedError,
     Channel,
     DecisionOptions,
     ExpectedAccuracy,
+    LookTwiceError,
     Monitor,
     OnAnswer,
     Picture,
+    QuotaError,
     Result,
     TagPolicy,
     TagScores,

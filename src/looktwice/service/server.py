@@ -19,12 +19,12 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from looktwice.errors import LookTwiceError
 from looktwice.model import (
     AskOptions,
     AsyncModel,
     Classifiers,
     DecisionOptions,
+    LookTwiceError,
     ReceivedSignals,
     ReviewFolder,
     leave_soon,
