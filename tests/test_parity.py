@@ -42,7 +42,7 @@ from support.workshop import PANEL, call, run, write_pictures, write_profile
 from looktwice import AsyncModel, Model
 from looktwice.classifiers.registry import read_toml
 from looktwice.cli.app import built
-from looktwice.cli.look import _machines as machines
+from looktwice.cli.look import Machines
 from looktwice.decisions import judging
 from looktwice.decisions.evaluation import Evaluation
 from looktwice.decisions.planning import strictest_guarantee
@@ -125,7 +125,7 @@ FILES = {
 @pytest.mark.parametrize("name", PYTHON)
 def test_the_library_takes_what_the_command_takes(name: str) -> None:
     options = {str(parameter.name) for parameter in built(name).params} - {"skip_unfamiliar"}
-    options -= {*options_of(AskOptions), *signature(machines).parameters, "help"}
+    options -= {*options_of(AskOptions), *signature(Machines).parameters, "help"}
     options -= set(options_of(DecisionOptions)) if name in ("look", "score", "evaluate") else set()
     elsewhere = {option: place for option, place in (FILES | PYTHON[name]).items() if option in options}
     listeners = {"on_answer", "on_collected"}

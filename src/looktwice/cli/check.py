@@ -8,12 +8,11 @@ from typing import Annotated
 
 import typer
 
-from looktwice.cli.console import PICTURES, Output, leave, print_json, safe, say, say_next, show, taking
+from looktwice.cli.console import PICTURES, JsonOption, Output, leave, print_json, safe, say, say_next, show, taking
 from looktwice.cli.options import (
     CLASSIFIER,
     ClassifiersOption,
     Help,
-    JsonOption,
     LabelledArgument,
     Truths,
     asks,

@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Annotated, Any, NoReturn, TypeVar, cast
 
 import typer
 from rich import box
@@ -53,6 +54,8 @@ from looktwice.model import (
 )
 
 T = TypeVar("T")
+Ask = partial(typer.Option, rich_help_panel="Queries and cost")
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text and tables.")]
 OUT, ERR, say = Console(), progress.ERR, progress.say
 
 HELD = 4
@@ -137,12 +140,11 @@ def taking(size: int | None) -> str:
 class Output:
     """The output options of a command."""
 
-    json: bool = False
-    """Results as JSON instead of text and tables."""
-    json_log: bool = False
-    """Progress as JSON lines."""
-    dry_run: bool = False
-    """Show the queries and cost without sending anything."""
+    dry_run: Annotated[bool, Ask("--dry-run", help="Print what would be queried and what it costs; send nothing.")] = (
+        False
+    )
+    json_log: Annotated[bool, Ask("--json-log", help="Write progress to stderr as JSON lines.")] = False
+    json: JsonOption = False
 
 
 def estimate(

@@ -22,8 +22,8 @@ from rich.table import Table
 import looktwice as lt
 from looktwice import report
 from looktwice.cli import console
-from looktwice.cli.console import say
-from looktwice.cli.options import Help, JsonOption
+from looktwice.cli.console import JsonOption, say
+from looktwice.cli.options import Help
 from looktwice.model import (
     GENERAL,
     AsyncModel,

@@ -9,6 +9,7 @@ from typing import Annotated, cast
 
 from looktwice.cli.console import (
     PICTURES,
+    JsonOption,
     Output,
     complain,
     estimate,
@@ -29,7 +30,6 @@ from looktwice.cli.console import (
 from looktwice.cli.fit import tell_duplicates
 from looktwice.cli.options import (
     Help,
-    JsonOption,
     LabelledArgument,
     OtherOption,
     ProfileOption,
@@ -91,7 +91,7 @@ def evaluate(
 
       looktwice evaluate test.npz --take 1000: --profile profile.json --report report.html
     """
-    check_outputs((*pictures, truths.file, *classifier, profile, unlabelled), votes=votes, report=report)
+    check_outputs((*pictures, truths.truths, *classifier, profile, unlabelled), votes=votes, report=report)
     labelled, model = truths.open(*pictures), AsyncModel.load(profile, others(classifier), options=ask)
     policy = policy_of(model, decide)
     if output.dry_run:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.progress import track
@@ -17,6 +17,7 @@ from rich.table import Table
 from looktwice.cli.console import (
     COLUMNS,
     ERR,
+    JsonOption,
     Output,
     complain,
     estimate,
@@ -36,7 +37,6 @@ from looktwice.cli.options import (
     LABELLED,
     ClassifiersOption,
     Help,
-    JsonOption,
     LabelledArgument,
     NewProfileOption,
     PicturesArgument,
@@ -131,11 +131,11 @@ def fit(
 
       looktwice fit photos/ -c model.toml --paper rotation --draws 20
     """
-    check_outputs((*pictures, truths.file, *classifier, noise), out, votes, report=report)
+    check_outputs((*pictures, truths.truths, *classifier, noise), out, votes, report=report)
     labelled, model = truths.open(*pictures), AsyncModel(named(classifier), options=ask)
     if add:
-        _add(model, labelled, out, votes, output)
-        return
+        own = Profile.load(out)
+        _borrow(model, own, labelled, out, output, votes, own.vocabulary)
     if output.dry_run:
         check_teachable(labelled)
         _dry_run(model, labelled, views, paper, draws, output)
@@ -148,8 +148,9 @@ def fit(
     model.save(out)
     if output.json:
         frontier = [point.model_dump() for point in result.frontier.points]
+        settings = {"settings": {str(each.view): each.brier for each in result.settings}} if result.settings else {}
         figures = {"advice": list(result.sentences), "frontier": frontier, "pilot": result.pilot, "cut": result.cut}
-        print_json({**record(profile, out), **figures, **settings_record(result)})
+        print_json({**record(profile, out), **figures, **settings})
     else:
         show_settings(result)
         show_profile(profile, out, list(result.sentences), result.pilot)
@@ -187,11 +188,6 @@ def _dry_run(
     estimate(model, labelled, partial(model.panel, views), output)
 
 
-def settings_record(result: FitResult) -> dict[str, object]:
-    """The Brier score of each setting of the paper's search, if any."""
-    return {"settings": {str(each.view): each.brier for each in result.settings}} if result.settings else {}
-
-
 def show_settings(result: FitResult) -> None:
     """Print the settings as a table."""
     if not result.settings:
@@ -201,23 +197,6 @@ def show_settings(result: FitResult) -> None:
     for setting in result.settings:
         shown.add_row(str(setting.view), f"{setting.brier:.4f}", style="bold" if setting.brier == best else None)
     show(shown)
-
-
-def _add(model: AsyncModel, labelled: Sequence[Picture], out: Path, votes: Path | None, output: Output) -> None:
-    """Update a profile with more labelled pictures, without queries about those it was fitted on."""
-    known = Profile.load(out)
-    if output.dry_run:
-        estimate(model, labelled, known.views(), output)
-        return
-    unscored, tell = listener(votes, known.vocabulary)
-    profile = watch(model, len(labelled), output, partial(model.borrow, known, labelled, on_collected=tell))
-    model.save(out)
-    if output.json:
-        print_json({**record(profile, out), "advice": profile.advice()})
-    else:
-        show_profile(profile, out, profile.advice())
-        say_reach(profile, out, model.typical_price())
-    leave(not unscored)
 
 
 @labels
@@ -242,19 +221,33 @@ def borrow(
 
       looktwice borrow open.json -c api.toml --pictures fifty/
     """
-    check_outputs((teacher, pictures, truths.file, *classifier), out)
+    check_outputs((teacher, pictures, truths.truths, *classifier), out)
     labelled, model = truths.open(pictures) if pictures else [], AsyncModel(named(classifier), options=ask)
+    _borrow(model, Profile.load(teacher), labelled, out, output)
+
+
+def _borrow(
+    model: AsyncModel,
+    teacher: Profile,
+    labelled: Sequence[Picture],
+    out: Path,
+    output: Output,
+    votes: Path | None = None,
+    known: Sequence[str] = (),
+) -> NoReturn:
+    """Make a profile from another one, or update it; tags in `known` may apply to none of the pictures."""
     if output.dry_run:
-        estimate(model, labelled, Profile.load(teacher).views(), output)
-        return
-    unscored, tell = listener()
+        estimate(model, labelled, teacher.views(), output)
+        leave(True)
+    unscored, tell = listener(votes, known)
     profile = watch(model, len(labelled), output, partial(model.borrow, teacher, labelled, on_collected=tell))
     model.save(out)
+    none = "No labelled pictures were given, so its quality here is unknown and nothing is guaranteed."
+    advice = profile.advice() if labelled else [none]
     if output.json:
-        print_json(record(profile, out))
+        print_json({**record(profile, out), "advice": advice})
     else:
-        none = "No labelled pictures were given, so its quality here is unknown and nothing is guaranteed."
-        show_profile(profile, out, [] if profile.results else [none])
+        show_profile(profile, out, advice)
         say_reach(profile, out, model.typical_price())
     leave(not unscored)
 
@@ -439,7 +432,7 @@ def transfer(
 
       looktwice transfer --open model.onnx --open-pictures public/ --closed api.toml --pictures photos/
     """
-    check_outputs((*open_pictures, pictures, truths.file, closed, open_), out)
+    check_outputs((*open_pictures, pictures, truths.truths, closed, open_), out)
     shown, labelled = find_pictures(open_pictures, open_take), truths.open(pictures)
     model = AsyncModel(closed, options=ask)
     check_teachable(labelled)

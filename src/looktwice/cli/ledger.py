@@ -10,8 +10,8 @@ import typer
 from rich.progress import track
 from rich.table import Table
 
-from looktwice.cli.console import ERR, print_json, safe, say, say_next, show, table
-from looktwice.cli.options import Help, JsonOption, find_pictures
+from looktwice.cli.console import ERR, JsonOption, print_json, safe, say, say_next, show, table
+from looktwice.cli.options import Help, find_pictures
 from looktwice.model import ImageError, Picture, Project, WorkingSize, files, maintenance
 
 TOKENS = ("input_tokens", "output_tokens", "cached_tokens")

@@ -187,24 +187,14 @@ def _burst(
 class Machines:
     """The options of `score` for several machines."""
 
-    address: str | None = None
-    """The address of a cluster, or `auto` for this machine's own; None starts a local one."""
-    workers: int | None = None
-    """The number of workers; by default one per processor."""
-    shard: int = 1000
-    """The approximate number of pictures per file of the result."""
+    engine: Annotated[Literal["here", "ray"], Fleet(help="Score in this process, or on Ray.")] = "here"
+    address: Annotated[str | None, Fleet(help="Address of a Ray cluster; auto finds that of this machine.")] = None
+    """None starts a local cluster."""
+    workers: Annotated[int | None, Fleet(help="Number of workers; by default one per processor.", min=1)] = None
+    shard: Annotated[int, Fleet(help="Approximate number of pictures per result file.", min=1)] = 1000
 
 
-def _machines(
-    engine: Annotated[Literal["here", "ray"], Fleet(help="Score in this process, or on Ray.")] = "here",
-    address: Annotated[str | None, Fleet(help="Address of a Ray cluster; auto finds that of this machine.")] = None,
-    workers: Annotated[int | None, Fleet(help="Number of workers; by default one per processor.", min=1)] = None,
-    shard: Annotated[int, Fleet(help="Approximate number of pictures per result file.", min=1)] = 1000,
-) -> Machines | None:
-    return Machines(address, workers, shard) if engine == "ray" else None
-
-
-@gathers("machines", _machines)
+@gathers("machines", Machines)
 @decides
 @asks
 @prints
@@ -219,7 +209,7 @@ def score(
     decide: DecisionOptions,
     ask: AskOptions,
     output: Output,
-    machines: Machines | None,
+    machines: Machines,
     out: Annotated[
         str, Help("--out", "-o", help="Where to write the verdicts: .csv, .jsonl or .parquet; with Ray, a folder.")
     ],
@@ -245,7 +235,7 @@ def score(
 
       looktwice score s3://bucket/photos -o s3://bucket/verdicts --engine ray --address auto
     """
-    if machines:
+    if machines.engine == "ray":
         from looktwice.cli.ray import score as score_on_machines
 
         leave(

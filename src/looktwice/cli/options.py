@@ -11,7 +11,7 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 
 import typer
 
-from looktwice.cli.console import Output
+from looktwice.cli.console import Ask, Output
 from looktwice.model import (
     ANY,
     BOUNDS,
@@ -30,7 +30,6 @@ from looktwice.model import (
 from looktwice.service import Place
 
 Help = typer.Option
-Ask = partial(typer.Option, rich_help_panel="Queries and cost")
 Serve = partial(typer.Option, rich_help_panel="Server")
 Act = partial(typer.Option, rich_help_panel="Decisions")
 Fleet = partial(typer.Option, rich_help_panel="Many machines")
@@ -109,7 +108,6 @@ LabelledArgument = Annotated[list[Path], typer.Argument(help=f"{LABELLED} Repeat
 TakeOption = Annotated[str | None, Help(help="Only some pictures, as a Python slice: :1000, 1000: or ::10.")]
 VotesOption = Annotated[Path | None, Help("--votes", help="Save the votes to this .npz or .parquet file.")]
 ReportOption = Annotated[Path | None, Help("--report", help="Write a report, such as report.html.")]
-JsonOption = Annotated[bool, Help("--json", help="Print JSON instead of text and tables.")]
 
 Command = Callable[..., None]
 
@@ -185,16 +183,6 @@ def _decide(
     return DecisionOptions(unfamiliar="refuse" if skip_unfamiliar else unfamiliar, **given)  # type: ignore[arg-type]
 
 
-def _output(
-    dry_run: Annotated[
-        bool, Ask("--dry-run", help="Print what would be queried and what it costs; send nothing.")
-    ] = False,
-    json_log: Annotated[bool, Ask("--json-log", help="Write progress to stderr as JSON lines.")] = False,
-    json: JsonOption = False,
-) -> Output:
-    return Output(json, json_log, dry_run)
-
-
 def _place(
     host: Annotated[str, Serve(help="Address to bind to; one that others can reach needs a token.")] = "127.0.0.1",
     port: Annotated[int, Serve(help="Port to bind to; 0 picks a free one.", min=0, max=65535)] = 8000,
@@ -212,26 +200,18 @@ def _place(
 class Truths:
     """The source of truths, and the selection of pictures."""
 
-    file: Path | None
-    column: str
-    take: str | None
-
-    def open(self, *pictures: Path) -> Sequence[Picture]:
-        """The pictures with their truths."""
-        return sliced(open_all_labelled(pictures, self.file, self.column), self.take)
-
-
-def _truths(
     truths: Annotated[
         Path | None,
         Help(help="A CSV file with the columns file and label, if it is not labels.csv beside the pictures."),
-    ] = None,
+    ] = None
     truths_column: Annotated[
         str, Help(help="The column of that CSV file that holds the true labels.", metavar="NAME")
-    ] = "label",
-    take: TakeOption = None,
-) -> Truths:
-    return Truths(truths, truths_column, take)
+    ] = "label"
+    take: TakeOption = None
+
+    def open(self, *pictures: Path) -> Sequence[Picture]:
+        """The pictures with their truths."""
+        return sliced(open_all_labelled(pictures, self.truths, self.truths_column), self.take)
 
 
 _CONTEXT = Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
@@ -251,9 +231,9 @@ _DECIDE = [
 asks = gathers("ask", _ask, [_CONTEXT, *_ASK])
 asks_with_truths = gathers("ask", _ask, [_CONTEXT, *_ASK, *_LABEL_CHECK])
 decides = gathers("decide", _decide, _DECIDE)
-prints = gathers("output", _output)
+prints = gathers("output", Output)
 serves = gathers("place", _place)
-labels = gathers("truths", _truths)
+labels = gathers("truths", Truths)
 
 
 def others(classifier: Sequence[str]) -> list[Connected] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fastapi import FastAPI, Request
@@ -141,10 +141,7 @@ class _Routes:
             raise Refusal("unavailable", str(error), error=error.code) from None
 
     def _state(self, window: str) -> Response:
-        state = self._session.state(window)
-        summary = state.summary
-        shown = {"lines": summary.lines(), "enough": summary.enough, "note": summary.note} if summary else None
-        return JSONResponse({**asdict(replace(state, summary=None)), "summary": shown})
+        return JSONResponse(asdict(self._session.state(window)))
 
 
 def _encoded(picture: Picture) -> Response:

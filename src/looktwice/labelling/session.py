@@ -15,7 +15,7 @@ from itertools import chain, islice
 import numpy as np
 
 from looktwice.labelling.labels import Click, Labels
-from looktwice.labelling.summary import Audit, AuditSummary, LabelSummary, Summary, summarise
+from looktwice.labelling.summary import Audit, LabelSummary, Summary, audit_summary, summarise
 from looktwice.model import (
     AnyVerdict,
     AsyncModel,
@@ -221,11 +221,15 @@ class LabellingSession:
             len(self.pictures),
             self.labels.last(window) is not None,
             self.notice,
-            AuditSummary(self.audit.share(verdicts_wrong(self.audit, known)), len(self.audit.verdicts))
-            if self.audit
-            else self._summary,
+            self._shown(known),
             self._tags,
         )
+
+    def _shown(self, known: Mapping[str, Click]) -> Summary | None:
+        """What the labels show so far, for the page."""
+        if self.audit:
+            return audit_summary(self.audit.share(verdicts_wrong(self.audit, known)), len(self.audit.verdicts))
+        return self._summary.shown() if self._summary else None
 
     async def click(self, click: Click) -> None:
         """Save a click to disk."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -162,50 +161,34 @@ NOTE = (
     "Estimated by 5-fold cross-validation. Stop at the number of labels, not as soon as a guarantee appears: waiting "
     "for one makes it less certain than stated."
 )
-
-
-class Summary(Protocol):
-    """The statistics of the labels so far, for the page."""
-
-    @property
-    def enough(self) -> bool:
-        """Whether there are enough labels for the desired guarantee."""
-
-    @property
-    def note(self) -> str:
-        """How to read the lines."""
-
-    def lines(self) -> list[tuple[str, str, str]]:
-        """Name, value and detail of each figure."""
+WEIGHED = "Doubtful verdicts are shown more often than confident ones, and each counts for less."
 
 
 @dataclass(frozen=True)
-class AuditSummary:
-    """The error rate among accepted verdicts, from the labels of an audit."""
+class Summary:
+    """The statistics of the labels so far, for the page."""
 
-    share: Share | None
-    """None until every stratum has labels."""
-    verdicts: int
-    """Number of accepted verdicts."""
-    enough: ClassVar[bool] = False
-    note: ClassVar[str] = "Doubtful verdicts are shown more often than confident ones, and each counts for less."
+    lines: list[tuple[str, str, str]]
+    """Name, value and detail of each figure."""
+    note: str
+    """How to read the lines."""
+    enough: bool = False
+    """Whether there are enough labels for the desired guarantee."""
 
-    def lines(self) -> list[tuple[str, str, str]]:
-        """The number of labels and the error rate with its interval."""
-        if self.share is None:
-            return [("Accepted verdicts", f"{self.verdicts:,}", "the error rate is shown after a few labels")]
-        interval = f"95 % interval {100 * self.share.low:.1f} % to {100 * self.share.high:.1f} %"
-        return [
-            ("Labels", f"{self.share.labels:,}", f"of {self.verdicts:,} accepted verdicts"),
-            ("Wrong among accepted", f"{100 * self.share.value:.1f} %", interval),
-        ]
+
+def audit_summary(share: Share | None, verdicts: int) -> Summary:
+    """The error rate among this many accepted verdicts, from the labels of an audit."""
+    if share is None:
+        return Summary([("Accepted verdicts", f"{verdicts:,}", "the error rate is shown after a few labels")], WEIGHED)
+    interval = f"95 % interval {100 * share.low:.1f} % to {100 * share.high:.1f} %"
+    labels = ("Labels", f"{share.labels:,}", f"of {verdicts:,} accepted verdicts")
+    return Summary([labels, ("Wrong among accepted", f"{100 * share.value:.1f} %", interval)], WEIGHED)
 
 
 @dataclass(frozen=True)
 class LabelSummary:
     """Accuracy, calibration and guarantees from the labels so far; figures are None if there are too few labels."""
 
-    note: ClassVar[str] = NOTE
     labels: int
     """Pictures that have a label, or labels that are ruled out, and answers of the classifier."""
     unsure: int
@@ -226,6 +209,10 @@ class LabelSummary:
     """Whether this many labels support the desired guarantee four times out of five."""
     unasked: int = 0
     """Labelled pictures that the classifier has not answered about yet."""
+
+    def shown(self) -> Summary:
+        """As the page shows it."""
+        return Summary(self.lines(), NOTE, self.enough)
 
     def lines(self) -> list[tuple[str, str, str]]:
         """Name, value and detail of each figure."""

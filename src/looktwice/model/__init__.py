@@ -180,8 +180,7 @@ from looktwice.model.connection import Classifiers, ShowProgress, connect, named
 from looktwice.model.model import AsyncModel
 from looktwice.model.options import (
     FILE as PROJECT_FILE,
-    NUMBERS,
-    WHOLE,
+    LEAST,
     AskKeywords,
     AskOptions,
     Project,
@@ -190,7 +189,7 @@ from looktwice.model.options import (
 from looktwice.views import GENERAL, Panel, View, panel_of, questions, render
 
 BOUNDS: dict[str, tuple[float | None, float | None]] = {
-    **{name: (least, None) for name, least in {**WHOLE, **NUMBERS}.items()},
+    **{name: (least, None) for name, least in LEAST.items()},
     **dict.fromkeys(SHARES, (0, 1)),
 }
 """The bounds of options."""

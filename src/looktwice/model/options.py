@@ -34,10 +34,14 @@ from looktwice.engine import (
 from looktwice.errors import BudgetError, DataError, LookTwiceError
 from looktwice.images import WorkingSize
 
-WHOLE = {"canaries": 0, "seed": 0, "per_day": 0, "label_check": 0, "concurrency": 1, "working_size": 1}
-"""The integer options with their minimum."""
+LEAST: dict[str, int | float] = {
+    **dict.fromkeys(("canaries", "seed", "per_day", "label_check"), 0),
+    **dict.fromkeys(("concurrency", "working_size"), 1),
+    "rate": 0.001,
+    "longest_wait": 0.0,
+}
+"""The minimum of numeric options; those with an integer are whole numbers."""
 NOT_METERED = "a table of prices is for chat models, which are billed by the token; give --price instead"
-NUMBERS = {"rate": 0.001, "longest_wait": 0.0}
 
 
 @dataclass(frozen=True)
@@ -84,18 +88,11 @@ class AskOptions:
     classifier's labels are unknown; 0 skips the check."""
 
     def __post_init__(self) -> None:
-        for name, least in WHOLE.items():
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int) and value >= least):
-                raise LookTwiceError(
-                    f"{name} is {value!r}; give a whole number of at least {least}", code="option-invalid"
-                )
-        for name, at_least in NUMBERS.items():
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and value >= at_least):
-                raise LookTwiceError(
-                    f"{name} is {value!r}; give a number of at least {at_least:g}", code="option-invalid"
-                )
+        for name, least in LEAST.items():
+            value, kind = getattr(self, name), type(least)
+            if value is not None and not (isinstance(value, int | kind) and value >= least):
+                what = "a whole number" if kind is int else "a number"
+                raise LookTwiceError(f"{name} is {value!r}; give {what} of at least {least:g}", code="option-invalid")
         if self.scores not in get_args(Scores):
             raise LookTwiceError(
                 f"scores is {self.scores!r}; give {' or '.join(get_args(Scores))}", code="option-invalid"

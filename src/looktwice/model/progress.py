@@ -80,19 +80,17 @@ class Spending:
 
     def words(self) -> list[str]:
         """Money if queries have a price, else queries; empty without a limit."""
-        progress = self._engine.progress
-        if len(self._engine.channels) > 1 and progress.micros:
-            rest = "" if self._money is None else f", {max(0, self._money - progress.micros) / 1e6:.4f} left"
-            return [f"{progress.micros / 1e6:.4f} spent{rest}"]
-        if progress.input_tokens:
-            tokens = f"{progress.input_tokens:,} + {progress.output_tokens:,} tokens"
-            rest = "" if self._money is None else f", {max(0, self._money - progress.micros) / 1e6:.4f} left"
-            return [tokens, f"{progress.micros / 1e6:.4f} spent{rest}"]
+        progress, spent = self._engine.progress, f"{self._engine.progress.micros / 1e6:.4f} spent"
         left = None if self._remaining is None else max(0, self._remaining - progress.sent)
-        if not self._price:
+        several = len(self._engine.channels) > 1 and progress.micros > 0
+        if several or progress.input_tokens:
+            tokens = [] if several else [f"{progress.input_tokens:,} + {progress.output_tokens:,} tokens"]
+            money = None if self._money is None else max(0, self._money - progress.micros)
+        elif self._price:
+            tokens, money = [], None if left is None else left * self._price
+        else:
             return [] if left is None else [f"{left} left"]
-        spent = f"{progress.micros / 1e6:.4f} spent"
-        return [spent if left is None else f"{spent}, {left * self._price / 1e6:.4f} left"]
+        return [*tokens, spent if money is None else f"{spent}, {money / 1e6:.4f} left"]
 
 
 async def show_bar(engine: QueryEngine, total: int | None, spending: Spending) -> None:
