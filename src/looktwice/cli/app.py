@@ -85,9 +85,6 @@ def _rank(option: Any) -> int:
 def built(name: str) -> Any:
     """A click command or group."""
     command = getattr(import_module(f"looktwice.cli.{COMMANDS[name][0]}"), name)
-    from looktwice.model import require_posix  # which the command has imported
-
-    require_posix("the command line")
     if isinstance(command, typer.Typer):
         return get_group(command)
     alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
@@ -104,7 +101,11 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, _, rest = super().resolve_command(ctx, args)
-        return name, name and built(name), rest
+        command = name and built(name)
+        from looktwice.model import require_posix  # which the command has imported
+
+        require_posix("the command line")
+        return name, command, rest
 
 
 app = typer.Typer(
