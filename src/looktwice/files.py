@@ -320,13 +320,13 @@ def split_tags(text: str) -> tuple[str, ...]:
     (('cat', 'dog'), ('black; white',), ())
     """
     try:
-        found = next(csv.reader([text], delimiter=";", skipinitialspace=True, strict=True), [])
+        tags = next(csv.reader([text], delimiter=";", skipinitialspace=True, strict=True), [])
     except csv.Error as error:
         problem = f"the tags {text[:60]!r} cannot be told apart ({error})"
         raise DataError(
             f'{problem}; write cat;dog, and put a tag that holds ; or " into double quotes', code="file-malformed"
         ) from None
-    return tuple(dict.fromkeys(filter(None, map(str.strip, found))))
+    return tuple(dict.fromkeys(filter(None, map(str.strip, tags))))
 
 
 def _write_jsonl(path: Path, columns: Columns, rows: Rows) -> int:

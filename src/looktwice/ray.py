@@ -153,12 +153,12 @@ def listed(paths: Sequence[str]) -> list[File]:
         raise DataError(
             "no picture is named; give files, folders or addresses such as s3://bucket/folder", code="pictures-none"
         )
-    found = [file for path in paths for file in _listed(path, alone=len(paths) == 1)]
-    if not found:
+    listing = [file for path in paths for file in _listed(path, alone=len(paths) == 1)]
+    if not listing:
         raise DataError(f"{shown(paths[0])}: no picture; they end with {' '.join(IN_FOLDERS)}", code="pictures-none")
-    if twice := [name for name, count in Counter(file.name for file in found).items() if count > 1]:
+    if twice := [name for name, count in Counter(file.name for file in listing).items() if count > 1]:
         raise DataError(f"{few(twice, 'file')} given twice; name each once", code="pictures-duplicate")
-    return found
+    return listing
 
 
 def read(listing: Sequence[File], done: Collection[str] = ()) -> Dataset:

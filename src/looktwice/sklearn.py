@@ -199,8 +199,8 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """(n, len(classes_)): the probability of each label, given that it is in `classes_`; with tags, the
         probability of each tag, 0 for one that applied to no picture of `fit`."""
         if self._of_tags():
-            found = cast("list[TagVerdict]", self._complete(X, DecisionOptions()))
-            shares = [{tag.name: tag.probability for tag in verdict.tags} for verdict in found]
+            verdicts = cast("list[TagVerdict]", self._complete(X, DecisionOptions()))
+            shares = [{tag.name: tag.probability for tag in verdict.tags} for verdict in verdicts]
             return np.array([[share.get(name, 0.0) for name in self.classes_] for share in shares], np.float64)
         return self._probabilities(self._complete(X, DecisionOptions()))
 
@@ -242,24 +242,24 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _complete(self, X: PicturesLike, options: DecisionOptions) -> list[Verdict]:
         """The verdict on every picture; raises an error for the first without one. Answers are in the ledger."""
-        found = self._verdicts(X, options)
-        if failed := next((verdict for verdict in found if isinstance(verdict, Unscored)), None):
+        outcomes = self._verdicts(X, options)
+        if failed := next((verdict for verdict in outcomes if isinstance(verdict, Unscored)), None):
             raise failed.error()
-        return [verdict for verdict in found if not isinstance(verdict, Unscored)]
+        return [verdict for verdict in outcomes if not isinstance(verdict, Unscored)]
 
     def _of_tags(self) -> bool:
         check_is_fitted(self, "profile_")
         return bool(self.profile_.kind == "tags")
 
     def _probabilities(self, verdicts: Sequence[Verdict]) -> Floats:
-        found = np.zeros((len(verdicts), len(self.classes_)))
+        rows = np.zeros((len(verdicts), len(self.classes_)))
         for row, verdict in enumerate(verdicts):
             listed = {option.label: option.probability for option in verdict.distribution}
             others = max(self.profile_.classes - len(listed), 0)
             unlisted = max(0.0, 1.0 - sum(listed.values())) / others if others else 0.0
-            found[row] = [listed.get(label, unlisted) for label in _texts(self.classes_)]
-        total = found.sum(axis=1, keepdims=True)
-        return np.where(total > 0, found / np.where(total > 0, total, 1.0), 1.0 / len(self.classes_))
+            rows[row] = [listed.get(label, unlisted) for label in _texts(self.classes_)]
+        total = rows.sum(axis=1, keepdims=True)
+        return np.where(total > 0, rows / np.where(total > 0, total, 1.0), 1.0 / len(self.classes_))
 
     def _places(self, verdicts: Sequence[Verdict]) -> NDArray[np.intp]:
         """(n,): the predicted class of each picture."""

@@ -64,60 +64,62 @@ def check(
         async with model:
             return await model.check(picture)
 
-    found = run(work)
+    checkup = run(work)
     if output.json:
-        print_json({**asdict(found), "steady": found.steady(), "ledger": model.ledger_name()})
+        print_json({**asdict(checkup), "steady": checkup.steady(), "ledger": model.ledger_name()})
     else:
         shown = "a test image, since none was given" if picture is None else str(picture)
-        for heading, value in {"picture": shown, **_facts(found), "ledger": model.ledger_name() or "none"}.items():
+        for heading, value in {"picture": shown, **_facts(checkup), "ledger": model.ledger_name() or "none"}.items():
             show(f"[bold]{heading:<13}[/bold]{safe(value)}")
         say_next("see what fitting would cost", "fit", "LABELLED", "-c", model.description, "--dry-run")
         say_next("if no pictures are labelled yet, label some", "label", PICTURES, "-c", model.description)
-    leave(None not in found.labels)
+    leave(None not in checkup.labels)
 
 
-def _facts(found: Checkup) -> dict[str, str]:
-    rate = f", {found.per_second:g} queries per second" if found.per_second else ""
-    noun = "picture" if found.batch == 1 else "pictures"
-    same = "the same label each time" if found.steady() else "none: the same picture got different answers"
-    proposed = {"several": SEVERAL.format(", ".join(found.listed))} if found.kind == "label" and found.listed else {}
-    if found.unread:
-        proposed["unread"] = "; ".join(dict.fromkeys(found.unread))
-    if {label for label in found.labels if label} <= {"true", "false"} and not found.unread:
+def _facts(checkup: Checkup) -> dict[str, str]:
+    rate = f", {checkup.per_second:g} queries per second" if checkup.per_second else ""
+    noun = "picture" if checkup.batch == 1 else "pictures"
+    same = "the same label each time" if checkup.steady() else "none: the same picture got different answers"
+    proposed = (
+        {"several": SEVERAL.format(", ".join(checkup.listed))} if checkup.kind == "label" and checkup.listed else {}
+    )
+    if checkup.unread:
+        proposed["unread"] = "; ".join(dict.fromkeys(checkup.unread))
+    if {label for label in checkup.labels if label} <= {"true", "false"} and not checkup.unread:
         proposed["yes or no"] = YES_OR_NO
     return {
         "answers": ", ".join(
-            "no label could be read" if label is None else label or "no tag" for label in found.labels
+            "no label could be read" if label is None else label or "no tag" for label in checkup.labels
         ),
         **proposed,
-        "scores": _scores(found),
-        "determinism": "unknown, as not every answer has a label" if None in found.labels else same,
-        "latency": f"{found.seconds * 1000:.1f} ms",
-        "price": f"{found.price_micros / 1e6:g} per query" if found.price_micros else "not given",
-        **({"tokens": _tokens(found)} if any(found.tokens) or found.billed else {}),
-        "limits": f"{found.concurrency} concurrent calls, {found.batch} {noun} per call{rate}",
-        "classes": "unknown" if found.classes is None else str(found.classes),
-        "working size": found.working_size,
-        "question": f"{found.width} x {found.height} px{taking(found.question_bytes)}",
-        "fingerprint": found.fingerprint,
+        "scores": _scores(checkup),
+        "determinism": "unknown, as not every answer has a label" if None in checkup.labels else same,
+        "latency": f"{checkup.seconds * 1000:.1f} ms",
+        "price": f"{checkup.price_micros / 1e6:g} per query" if checkup.price_micros else "not given",
+        **({"tokens": _tokens(checkup)} if any(checkup.tokens) or checkup.billed else {}),
+        "limits": f"{checkup.concurrency} concurrent calls, {checkup.batch} {noun} per call{rate}",
+        "classes": "unknown" if checkup.classes is None else str(checkup.classes),
+        "working size": checkup.working_size,
+        "question": f"{checkup.width} x {checkup.height} px{taking(checkup.question_bytes)}",
+        "fingerprint": checkup.fingerprint,
     }
 
 
-def _tokens(found: Checkup) -> str:
+def _tokens(checkup: Checkup) -> str:
     """The expected tokens of queries and answers, and the classifier's own count."""
-    expected = "{:,} + {:,} expected, ".format(*found.tokens) if any(found.tokens) else ""
-    counts = ", ".join(f"{asked:,} + {answered:,}" for asked, answered in dict.fromkeys(found.billed))
+    expected = "{:,} + {:,} expected, ".format(*checkup.tokens) if any(checkup.tokens) else ""
+    counts = ", ".join(f"{asked:,} + {answered:,}" for asked, answered in dict.fromkeys(checkup.billed))
     return f"{expected}{counts or 'none'} by its own count (question + answer)"
 
 
-def _scores(found: Checkup) -> str:
+def _scores(checkup: Checkup) -> str:
     """Describe the scores of an answer."""
-    score, ranked = found.scores[0] if found.scores else (None, 0)
+    score, ranked = checkup.scores[0] if checkup.scores else (None, 0)
     listed = f"a ranked list of {ranked} labels" if ranked else "no ranked list"
     if score is None:
         none = "none: fit learns from labels alone; if the reply has a score, the description can name it"
         return listed if ranked else none
-    steady = "" if len({each for each, _ in found.scores}) == 1 else ", different each time"
+    steady = "" if len({each for each, _ in checkup.scores}) == 1 else ", different each time"
     return f"{score:.3g}{steady}; {listed}; fit tells whether they help"
 
 
@@ -190,12 +192,12 @@ def labels(
     with no_keys_needed():
         model = AsyncModel(named(classifier), ledger=ledger)
     maps = model.label_maps(true)
-    proposed = {name: found.names for name, found in maps.items() if found and found.names}
+    proposed = {name: label_map.names for name, label_map in maps.items() if label_map and label_map.names}
     if json:
-        print_json({name: found and asdict(found) for name, found in maps.items()})
+        print_json({name: label_map and asdict(label_map) for name, label_map in maps.items()})
     else:
-        for name, found in maps.items():
-            _show(name, found)
+        for name, label_map in maps.items():
+            _show(name, label_map)
     if proposed and write:
         project = Project.here()
         write_names(project.file, proposed, tuple(classifier))
@@ -205,16 +207,16 @@ def labels(
         say_next("if they are right, keep them", "labels", *pictures, *given, "--write")
 
 
-def _show(name: str, found: LabelMap | None) -> None:
-    if found is None:
+def _show(name: str, label_map: LabelMap | None) -> None:
+    if label_map is None:
         show(f"[bold]{safe(name)}[/bold]: no label of it is known yet; see again after a few answers.")
         return
-    show(f"[bold]{safe(name)}[/bold]: {len(found.same)} labels equal true labels")
-    for label, truth in found.names.items():
+    show(f"[bold]{safe(name)}[/bold]: {len(label_map.same)} labels equal true labels")
+    for label, truth in label_map.names.items():
         show(f"  {safe(label)} means {safe(truth)}")
     for what, left in (
-        ("labels that match no true label", found.unmatched),
-        ("true labels never returned", found.unsaid),
+        ("labels that match no true label", label_map.unmatched),
+        ("true labels never returned", label_map.unsaid),
     ):
         if left:
             show(f"  [yellow]{what}:[/yellow] {safe(', '.join(left))}")

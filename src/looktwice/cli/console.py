@@ -100,11 +100,11 @@ def show(line: object) -> None:
 
 def table(title: str, left: str, *right: str) -> Table:
     """An empty table with one column of texts and columns of figures."""
-    found = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    found.add_column(left, overflow="fold")  # where the terminal is narrow, texts give way to figures
+    blank = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    blank.add_column(left, overflow="fold")  # where the terminal is narrow, texts give way to figures
     for heading in right:
-        found.add_column(heading, justify="right", no_wrap=True)
-    return found
+        blank.add_column(heading, justify="right", no_wrap=True)
+    return blank
 
 
 def print_json(value: object) -> None:
@@ -262,8 +262,8 @@ def _say_undecided(policy: TagPolicy, profile: Profile, decide: DecisionOptions)
 
 def overall(max_error: float | Mapping[str, float] | None) -> float:
     """The allowed error for all labels."""
-    found = max_error.get(ANY) if isinstance(max_error, Mapping) else max_error
-    return found or MAX_ERROR
+    share = max_error.get(ANY) if isinstance(max_error, Mapping) else max_error
+    return share or MAX_ERROR
 
 
 def guarantee(claims: Sequence[Claim], level: float) -> list[str]:
@@ -274,23 +274,23 @@ def guarantee(claims: Sequence[Claim], level: float) -> list[str]:
 
 def results_table(results: Sequence[Result], title: str) -> Table:
     """Figures with their 95 % intervals, one calibrator a row."""
-    found = table(title, "calibrator", "queries", *COLUMNS.values())
+    shown = table(title, "calibrator", "queries", *COLUMNS.values())
     for result in results:
         cells = []
         for f in (result.figures[key] for key in COLUMNS):
             interval = "" if f.low is None or f.high is None else f"\n[dim]{_short(f.low)}–{_short(f.high)}[/dim]"
             cells.append("–" if f.value is None else f"{f.value:.3f}{interval}")
-        found.add_row(safe(result.title()), f"{result.queries:.3g}", *cells)
-    return found
+        shown.add_row(safe(result.title()), f"{result.queries:.3g}", *cells)
+    return shown
 
 
 def tag_table(scores: TagScores, title: str) -> Table:
     """The figures of each tag, the most frequent first."""
-    found = table(title, "tag", "true", "prec.", "recall", "missed", "review", "ECE", "yes ≥", "no <")
+    shown = table(title, "tag", "true", "prec.", "recall", "missed", "review", "ECE", "yes ≥", "no <")
     for row in sorted(scores.tags, key=lambda row: -row.pictures):
         shares = (row.precision, row.recall, row.missed, row.review, row.ece, row.yes_from, row.no_below)
-        found.add_row(safe(row.tag), f"{row.pictures:,}", *("–" if x is None else f"{x:.3f}" for x in shares))
-    return found
+        shown.add_row(safe(row.tag), f"{row.pictures:,}", *("–" if x is None else f"{x:.3f}" for x in shares))
+    return shown
 
 
 def _short(value: float) -> str:

@@ -68,13 +68,13 @@ class Situation:
     """The share of wrong answers among the accepted; None if none was accepted."""
 
     @classmethod
-    def of(cls, name: str, found: Evaluation) -> Self:
+    def from_evaluation(cls, name: str, evaluation: Evaluation) -> Self:
         """The figures of an evaluation."""
-        votes, first = found.collected.votes, found.profile.name
+        votes, first = evaluation.collected.votes, evaluation.profile.name
         asked = np.column_stack([np.ones(len(votes), bool), votes.views >= 0]).mean(axis=0)
         names = [first, *(text.partition("@")[0] if "@" in text else first for text in votes.panel)]
         price = sum(share * PRICES.get(name, PRICES["fashion"]) for share, name in zip(asked, names, strict=True))
-        guarantees = found.guarantees
+        guarantees = evaluation.guarantees
         return cls(name, float(asked.sum()), float(price), guarantees.accepted or 0.0, guarantees.wrong)
 
     @property
@@ -90,7 +90,7 @@ class Demo:
     results: list[Result]
     situations: list[Situation]
     tested: int
-    """Pictures on which they were found."""
+    """Pictures on which they were evaluated."""
     folder: Path
 
 
@@ -113,7 +113,7 @@ async def _run(train: list[Picture], test: list[Picture], folder: Path) -> Demo:
     """Compare methods, then the costs of the situations; the report is about the first situation."""
     outcomes, always = await _compare(train, test)
     say("Finding out what is worth asking, in three situations …")
-    situations = [Situation.of(ALWAYS, always)]
+    situations = [Situation.from_evaluation(ALWAYS, always)]
     for name, classifiers in (
         ("labels alone", [_connect(folder, "fashion")]),
         ("labels with scores", [_connect(folder, "fashion", "scores = 5\n")]),
@@ -121,13 +121,13 @@ async def _run(train: list[Picture], test: list[Picture], folder: Path) -> Demo:
     ):
         async with AsyncModel(classifiers) as model:
             await model.fit(train)
-            found = await model.evaluate(test, max_error=MAX_ERROR)
-            situations.append(Situation.of(name, found))
+            evaluation = await model.evaluate(test, max_error=MAX_ERROR)
+            situations.append(Situation.from_evaluation(name, evaluation))
             if len(situations) == 2:
-                chosen = replace(found.outcome, name="jury, stopping early")
+                chosen = replace(evaluation.outcome, name="jury, stopping early")
                 results = [Result.of(each) for each in (*outcomes, chosen)]
                 model.save(folder / "profile.json")
-                _write_report(folder, test, found, results)
+                _write_report(folder, test, evaluation, results)
     (folder / "costs.svg").write_text(costs_svg(situations), "utf-8")
     return Demo(results, situations, len(test), folder)
 
@@ -180,15 +180,15 @@ def _held_out(calibrator: Calibrator, collected: Collected) -> float:
     return float(cross_fit(calibrator, collected.labelled()).brier.mean())
 
 
-def _write_report(folder: Path, test: list[Picture], found: Evaluation, results: Sequence[Result]) -> None:
-    votes = found.collected.votes
+def _write_report(folder: Path, test: list[Picture], evaluation: Evaluation, results: Sequence[Result]) -> None:
+    votes = evaluation.collected.votes
     votes.save(folder / "votes.npz")
     inputs = report.ReportInputs(
-        found.profile,
+        evaluation.profile,
         votes,
         test,
-        found.policy,
-        found.collected.descriptors,
+        evaluation.policy,
+        evaluation.collected.descriptors,
         results,
         max_error=MAX_ERROR,
         title=f"looktwice on {len(test):,} pictures of clothes",

@@ -98,26 +98,26 @@ def evaluate(
         estimate(model, labelled, None, output, decide)
         return
     work = partial(model.evaluate, labelled, None, decide, unlabelled=unlabelled)
-    found = watch(model, len(labelled), output, work)
-    collected = found.collected
+    evaluation = watch(model, len(labelled), output, work)
+    collected = evaluation.collected
     if votes:
         collected.votes.save(votes)
     complain(collected.unscored)
     tell_duplicates(collected)
     if report:
-        inputs = ReportInputs(found.profile, collected.votes, labelled, policy, collected.descriptors)
+        inputs = ReportInputs(evaluation.profile, collected.votes, labelled, policy, collected.descriptors)
         _write(report, replace(inputs, price_micros=model.typical_price()), decide)
     if output.json:
-        print_json(found.record())
+        print_json(evaluation.record())
     elif model.kind == "tags":
-        show(tag_table(cast("TagEvaluation", found).scores, found.title()))
-        for line in found.lines():
+        show(tag_table(cast("TagEvaluation", evaluation).scores, evaluation.title()))
+        for line in evaluation.lines():
             show(line)
     else:
-        show(results_table(found.results, found.title()))
-        for line in (*found.lines(), *found.profile.advice(found.results)):
+        show(results_table(evaluation.results, evaluation.title()))
+        for line in (*evaluation.lines(), *evaluation.profile.advice(evaluation.results)):
             show(line)
-        say_reach(found.profile, profile, model.typical_price())
+        say_reach(evaluation.profile, profile, model.typical_price())
     leave(not collected.unscored)
 
 
@@ -177,15 +177,15 @@ def plan(
     loaded = Profile.load(profile) if profile else None
     tested = DecisionOptions().of(loaded).claim_tests(wanted, loaded, level) if loaded else []
     guessed = [(None, claim, guesses(claim, level, len(wanted))) for claim in wanted]
-    found = [(part, claim, needs(claim, part)) for part in tested for claim in part.claims] or guessed
+    needed = [(part, claim, needs(claim, part)) for part in tested for claim in part.claims] or guessed
     if json:
         table = [
             {"tag": part.tag if part else "", **asdict(claim), "needs": list(map(asdict, rows))}
-            for part, claim, rows in found
+            for part, claim, rows in needed
         ]
         print_json({"claims": table, "level": level, "missing": missing_labels(tested) if loaded else None})
         return
-    for part, claim, rows in found:
+    for part, claim, rows in needed:
         if part and part.tag:
             best = min(rows, key=lambda need: need.labels, default=None)
             show(safe(f"{part.tag}, {claim.label}: {best.line(claim).strip() if best else OUT_OF_REACH}"))

@@ -344,9 +344,9 @@ def tell_mismatch(labelled: LabelledVotes) -> None:
     never, others = truths.keys() - returned, returned - truths.keys()
     count = sum(truths[word] for word in never)
     if others and never and (max(truths[word] for word in never) >= SEVERAL or count > MANY * len(labelled)):
-        found = f"the classifier never returned {few(sorted(never), 'true label')}, and no picture is labelled with "
-        found += few(sorted(others), "label")
-        say(f"[yellow]Label mismatch:[/yellow] {safe(found)}. `looktwice labels` proposes names for equal ones.")
+        mismatch = f"the classifier never returned {few(sorted(never), 'true label')}, and no picture is labelled with "
+        mismatch += few(sorted(others), "label")
+        say(f"[yellow]Label mismatch:[/yellow] {safe(mismatch)}. `looktwice labels` proposes names for equal ones.")
 
 
 def tell_tags(collected: Collected, known: Sequence[str] = ()) -> None:
@@ -357,15 +357,15 @@ def tell_tags(collected: Collected, known: Sequence[str] = ()) -> None:
 
 def tell_duplicates(collected: Collected) -> None:
     """Print the number of duplicates and near-duplicates, and those with different truths."""
-    found = collected.distinct()
-    if found.repeated:
-        total = len(found.votes) + found.repeated
-        say(f"{found.repeated:,} of {total:,} pictures are exact duplicates; each picture counts once.")
-    if found.similar:
-        pairs = few([f"{one} ~ {other}" for one, other in found.similar], "near-duplicate")
+    distinct = collected.distinct()
+    if distinct.repeated:
+        total = len(distinct.votes) + distinct.repeated
+        say(f"{distinct.repeated:,} of {total:,} pictures are exact duplicates; each picture counts once.")
+    if distinct.similar:
+        pairs = few([f"{one} ~ {other}" for one, other in distinct.similar], "near-duplicate")
         say(f"{safe(pairs)}: they count as different pictures; remove those that show the same photo.")
-    if found.disputed:
-        pairs = few([f"{one} = {other}" for one, other in found.disputed], "duplicate")
+    if distinct.disputed:
+        pairs = few([f"{one} = {other}" for one, other in distinct.disputed], "duplicate")
         say(f"[yellow]Truths:[/yellow] {safe(pairs)} with different truths; the first one counts; correct the others")
 
 
@@ -390,11 +390,11 @@ def noise(
 
       looktwice noise photos/ --open model.onnx --views 'gaussian:0.05 rotation:20' --figures noise/
     """
-    found = find_pictures(pictures, take)
+    opened = find_pictures(pictures, take)
     files.check_writable(out)
     if figures:
         files.make_folder(figures)
-    file = _measured(open_, found, views, draws, seed)
+    file = _measured(open_, opened, views, draws, seed)
     file.save(out)
     if figures:
         from looktwice.report.findings import drawn
@@ -446,15 +446,15 @@ def transfer(
         return
     unscored, tell = listener()
     work = partial(model.transfer, file, labelled, draws=draws, on_collected=tell)
-    found = watch(model, 2 * len(labelled), output, work)
+    transferred = watch(model, 2 * len(labelled), output, work)
     model.save(out)
-    results = found.results()
+    results = transferred.results()
     if output.json:
-        figures = {"results": [result.model_dump() for result in results], "differences": found.differences()}
+        figures = {"results": [result.model_dump() for result in results], "differences": transferred.differences()}
         print_json({"profile": str(out), "view": chosen, **figures})
     else:
-        show(results_table(results, f"On {len(found.calibrator.label)} pictures, by 5-fold cross-validation"))
-        for line in found.sentences():
+        show(results_table(results, f"On {len(transferred.calibrator.label)} pictures, by 5-fold cross-validation"))
+        for line in transferred.sentences():
             show(safe(line))
         say(f"Profile of the transferred calibrator: {out}")
         say_reach(model.fitted(), out, model.typical_price())

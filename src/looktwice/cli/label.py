@@ -171,13 +171,13 @@ def audit(
       looktwice audit verdicts.csv photos/
     """
     load(PAGE)  # before a file for labels is made
-    found = read_verdicts(verdicts)
-    audited = Audit.from_verdicts(found, seed)
+    scored = read_verdicts(verdicts)
+    audited = Audit.from_verdicts(scored, seed)
     folder, shown = _pictures(verdicts, pictures, audited.order())
     known = Labels(out or verdicts.with_name("audit.csv"))
     say(f"Labels are saved to {safe(str(known.out))} click by click.")
     _print_share(audited, known)
-    session = LabellingSession(shown, list(shown), known, verdicts=found, audit=audited)
+    session = LabellingSession(shown, list(shown), known, verdicts=scored, audit=audited)
     serve(session, "Audit", "label more of them", ["looktwice", "audit", str(verdicts), str(folder)], place)
     _print_share(audited, known)
 
@@ -200,13 +200,13 @@ def _pictures(verdicts: Path, pictures: Path | None, names: Sequence[str]) -> tu
         raise DataError(
             "where are the pictures of these verdicts? name the scored folder after them", code="labels-unmatched"
         )
-    found = {picture.name: picture for picture in find([folder])}
-    if lost := [name for name in names if name not in found]:
+    by_name = {picture.name: picture for picture in find([folder])}
+    if lost := [name for name in names if name not in by_name]:
         raise DataError(
             f"{few(lost, 'verdict')} about a picture that is not in {str(folder)!r}; name its folder",
             code="labels-unmatched",
         )
-    return folder, {name: found[name] for name in names}
+    return folder, {name: by_name[name] for name in names}
 
 
 def _cost(text: str) -> tuple[str, float]:

@@ -56,13 +56,13 @@ def stats(place: PlaceOption, json: JsonOption = False) -> None:
 def _table(title: str, days: Sequence[maintenance.DayCost], billed: bool) -> Table:
     """The sums of each day, and of all."""
     headings = ("queries", "answered", "money", *(("tokens in (cached)", "out") if billed else ()))
-    found, by_day = table(title, "day", *headings), dict[str, list[maintenance.DayCost]]()
+    shown, by_day = table(title, "day", *headings), dict[str, list[maintenance.DayCost]]()
     for day in days:
         by_day.setdefault(day.day.isoformat(), []).append(day)
     for name, spent in by_day.items():
-        found.add_row(name, *_amounts(spent, billed))
-    found.add_row("all", *_amounts(days, billed), style="bold")
-    return found
+        shown.add_row(name, *_amounts(spent, billed))
+    shown.add_row("all", *_amounts(days, billed), style="bold")
+    return shown
 
 
 def _amounts(days: Sequence[maintenance.DayCost], billed: bool) -> list[str]:

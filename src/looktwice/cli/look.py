@@ -146,16 +146,16 @@ def look(
     if burst:
         video = len(pictures) == 1 and is_video_file(pictures[0])
         _burst(model, model.frames(pictures[0], frames) if video else find_pictures(pictures), profile, decide, output)
-    found = find_pictures(pictures)
+    opened = find_pictures(pictures)
     policy_of(model, decide)
     if output.dry_run:
-        estimate(model, found, None, output, decide)
+        estimate(model, opened, None, output, decide)
         return
 
     async def work() -> list[Verdict | Unscored]:
-        return [verdict async for verdict in model.score(found, decide)]
+        return [verdict async for verdict in model.score(opened, decide)]
 
-    verdicts = watch(model, len(found), output, work)
+    verdicts = watch(model, len(opened), output, work)
     for verdict in verdicts:
         _show(verdict, output.json)
     scored = [not isinstance(verdict, Unscored) for verdict in verdicts]
@@ -243,24 +243,24 @@ def score(
         )
     place = Path(out)
     check_unread(place, (*pictures, profile, *classifier))
-    found, model = (
+    opened, model = (
         find_pictures([Path(path) for path in pictures], take),
         AsyncModel.load(profile, others(classifier), options=ask),
     )
     files.check_writable(place, files.ENDINGS)
     policy_of(model, decide)
     if output.dry_run:
-        estimate(model, found, None, output, decide)
+        estimate(model, opened, None, output, decide)
         return
     header: dict[str, object] = {"profile": model.fitted().model_dump(mode="json"), "options": asdict(decide)}
-    file = ScoreFile(place, header, found, kind=model.kind, verify=verify, size=model.limits.working_size)
-    todo = found
+    file = ScoreFile(place, header, opened, kind=model.kind, verify=verify, size=model.limits.working_size)
+    todo = opened
     if file.changed:
         many = f"{len(file.changed)} pictures changed since their verdict; they are queried again."
         say("1 picture changed since its verdict; it is queried again." if len(file.changed) == 1 else many)
-    if file.missing() < len(found):
-        todo = [picture for at, picture in enumerate(found) if not file.done(at)]
-        say(f"Resuming: {len(found) - len(todo)} of {len(found)} pictures already have a verdict.")
+    if file.missing() < len(opened):
+        todo = [picture for at, picture in enumerate(opened) if not file.done(at)]
+        say(f"Resuming: {len(opened) - len(todo)} of {len(opened)} pictures already have a verdict.")
     decided, monitor = Decided(), model.monitor(decide)
     for stored in file.verdicts():
         decided.add(stored)
@@ -282,7 +282,7 @@ def score(
     selected = bool(decide.claims()) and tell_selected(place, model.fitted().digest, decided.digests)
     drift = _tell_drift(monitor)
     if output.json:
-        counts = {"pictures": len(found), "not_scored": file.missing() - decided.provisional}
+        counts = {"pictures": len(opened), "not_scored": file.missing() - decided.provisional}
         warnings = ["pictures-selected"] if selected else []
         print_json({"out": out, **decided.record(), **counts, **drift, "warnings": warnings})
     if causes & {Cause.BUDGET, Cause.STOPPED}:

@@ -188,7 +188,7 @@ class Job:
 def _job(model: AsyncModel, decide: DecisionOptions) -> Job:
     """Create the job, with a budget shared by all workers; the ledger is opened here first, to fail early."""
     remotes = tuple(
-        Remote(one.description, one.name, dict(one.rename), model.options.of(one).limits(one.classifier))
+        Remote(one.description, one.name, dict(one.rename), model.options.for_classifier(one).limits(one.classifier))
         for one in model.connected
     )
     ledger = shared_ledger([one.limits for one in remotes], model.options)

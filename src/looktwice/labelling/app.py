@@ -114,11 +114,11 @@ class _Routes:
 
     async def picture(self, request: Request) -> Response:
         """A picture, scaled down to `SIDE`."""
-        found = self._session.pictures.get(request.query_params.get("file", ""))
-        if found is None:
+        shown = self._session.pictures.get(request.query_params.get("file", ""))
+        if shown is None:
             raise Refusal("missing", "there is no picture with this name; /v1/label/state lists the current ones")
         async with self._decoding:
-            return await asyncio.to_thread(_encoded, found)
+            return await asyncio.to_thread(_encoded, shown)
 
     async def click(self, request: Request) -> Response:
         """Save a click; it is on disk before the reply is sent."""

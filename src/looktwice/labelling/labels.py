@@ -207,9 +207,9 @@ class Labels:
         """Refuse a table that was edited; it may be behind the journal after a crash, or if it could not be written."""
         if not self.out.exists():
             return
-        found, events = self.out.read_text("utf-8", "replace"), list(self._events.values())
+        stored, events = self.out.read_text("utf-8", "replace"), list(self._events.values())
         earlier = (_standing(events[:end]) for end in range(len(events), max(-1, len(events) - 1 - BEHIND), -1))
-        if found not in (table(known, self.kind) for known in earlier):
+        if stored not in (table(known, self.kind) for known in earlier):
             what = f"{str(self.out)!r} was edited outside `looktwice label`"
             raise DataError(
                 f"{what}; move {self._journal.name} away to continue from the table as it is", code="file-malformed"

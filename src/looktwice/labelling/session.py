@@ -59,9 +59,9 @@ class Queue:
         fresh = (name for name in self._order if name not in done)
         again = (name for name in self._order if name in skipped and name not in settled)
         free = (name for name in chain(fresh, again) if name not in taken and name not in own)
-        found = list(islice(chain(own, free), count))
-        self._leases |= dict.fromkeys(found, (window, now + LEASE))
-        return found
+        assigned = list(islice(chain(own, free), count))
+        self._leases |= dict.fromkeys(assigned, (window, now + LEASE))
+        return assigned
 
     def put_back(self, window: str, name: str) -> None:
         """Make a picture the next one of a window."""

@@ -67,9 +67,9 @@ class Audit:
     seed: int = 0
 
     @classmethod
-    def from_verdicts(cls, found: Sequence[Verdict], seed: int = 0) -> Audit:
+    def from_verdicts(cls, verdicts: Sequence[Verdict], seed: int = 0) -> Audit:
         """An audit of the accepted verdicts among these; of all, if none has a decision."""
-        accepted = [verdict for verdict in found if verdict.decision != "review" and not verdict.held]
+        accepted = [verdict for verdict in verdicts if verdict.decision != "review" and not verdict.held]
         if not accepted:
             raise DataError(
                 "no verdict is accepted, so there is nothing to audit; score with a larger --max-error",
@@ -98,14 +98,14 @@ class Audit:
         rng = np.random.default_rng(self.seed)
         within = [rng.permutation(np.flatnonzero(self.stratum == h)).tolist() for h in range(len(self.sizes))]
         taken, worth = np.zeros(len(self.sizes)), self.sizes * np.sqrt(self.expected * (1.0 - self.expected))
-        found = list[str]()
+        names = list[str]()
         for _ in self.verdicts:
             few = (taken < FEWEST_IN_STRATUM) & (taken < self.sizes)
             wanted = -taken if few.any() else worth / (taken + 1.0)
             h = int(np.argmax(np.where(few if few.any() else taken < self.sizes, wanted, -np.inf)))
-            found.append(self.verdicts[within[h][int(taken[h])]].name)
+            names.append(self.verdicts[within[h][int(taken[h])]].name)
             taken[h] += 1
-        return found
+        return names
 
     def share(self, wrong: Mapping[str, bool]) -> Share | None:
         """The estimated error rate, given whether labelled verdicts are wrong; None until every stratum has a label."""
@@ -218,19 +218,19 @@ class LabelSummary:
         """Name, value and detail of each figure."""
         unasked = [f"{self.unasked:,} more once the classifier has answered"] if self.unasked else []
         unsure = [f"{self.unsure:,} marked “can’t tell”"] if self.unsure else []
-        found = [("Labels", f"{self.labels:,}", "; ".join([*unasked, *unsure]))]
+        rows = [("Labels", f"{self.labels:,}", "; ".join([*unasked, *unsure]))]
         if self.accuracy is None or self.ece is None:
-            return [*found, ("More figures from", f"{FEWEST} labels", "of at least two classes")]
+            return [*rows, ("More figures from", f"{FEWEST} labels", "of at least two classes")]
         more = "none" if self.enough else "out of reach" if self.more is None else f"about {self.more:,}"
         because = "even the most confident answers are wrong too often" if more == "out of reach" else ""
-        found.append((f"Still needed for at most {100 * self.wanted:.3g} % errors", more, because))
+        rows.append((f"Still needed for at most {100 * self.wanted:.3g} % errors", more, because))
         value, low, high = self.accuracy
         interval = f"95 % interval {100 * low:.1f} % to {100 * high:.1f} %"
-        found.append(("Accuracy of the classifier", f"{100 * value:.1f} %", interval))
+        rows.append(("Accuracy of the classifier", f"{100 * value:.1f} %", interval))
         guarantee = f"at most {100 * self.max_error:.3g} % errors" if self.max_error else "none yet"
         share = "" if self.accepted is None else f"accepts {100 * self.accepted:.0f} % of the pictures"
-        found.append(("Guarantee so far", guarantee, share))
-        return [*found, ("Calibration error", f"{self.ece:.3f}", "of confidences fitted to these labels")]
+        rows.append(("Guarantee so far", guarantee, share))
+        return [*rows, ("Calibration error", f"{self.ece:.3f}", "of confidences fitted to these labels")]
 
 
 def summarise(labelled: LabelledVotes, unsure: int, max_error: float, level: float = 0.95) -> LabelSummary:

@@ -187,7 +187,7 @@ class Connection:
         first = self.connected[0]
         self.classifier, self.description = first.classifier, first.description
         self.options = options
-        self.limits = options.of(first).limits(self.classifier)
+        self.limits = options.for_classifier(first).limits(self.classifier)
         self._seed, self._progress, self._on_answer = seed, progress, on_answer
         self._engine: QueryEngine | None = None
 
@@ -271,7 +271,7 @@ class Connection:
 
     def typical_price(self) -> int:
         """The price of a query in millionths; with token prices, an estimate for a phone photo at the working size."""
-        meter = self.options.of(self.connected[0]).meter(self.classifier)
+        meter = self.options.for_classifier(self.connected[0]).meter(self.classifier)
         return (
             meter.quote(*self.limits.working_size.scaled(*TYPICAL_SIZE)).expected if meter else self.limits.price_micros
         )
@@ -317,7 +317,7 @@ def in_order(classifiers: Sequence[Connected], options: AskOptions) -> list[Conn
     """
 
     def price(one: Connected) -> float:
-        own = options.of(one)
+        own = options.for_classifier(one)
         limits, meter = own.limits(one.classifier), own.meter(one.classifier)
         micros = meter.quote(*limits.working_size.scaled(*TYPICAL_SIZE)).expected if meter else limits.price_micros
         return micros / 1e6 if micros or own.price is not None or limits.local else 1.0
@@ -338,7 +338,7 @@ def open_engine(classifiers: Sequence[Connected], options: AskOptions, seed: int
     """
     if options.prices is not None and not any(isinstance(one.classifier, Metered) for one in classifiers):
         raise BudgetError(NOT_METERED, code="budget-invalid")
-    asked = [options.of(one) for one in classifiers]
+    asked = [options.for_classifier(one) for one in classifiers]
     limits = [own.limits(one.classifier) for one, own in zip(classifiers, asked, strict=True)]
     meters = [own.meter(one.classifier) for one, own in zip(classifiers, asked, strict=True)]
     priced = [bool(each.price_micros or meter) for each, meter in zip(limits, meters, strict=True)]
@@ -385,7 +385,7 @@ def ledger_place(classifiers: Sequence[Connected], options: AskOptions) -> str |
     long as the engine is open."""
     if options.ledger not in (None, OFF):
         return options.ledger
-    asked = [(own.limits(one.classifier), own) for one in classifiers for own in (options.of(one),)]
+    asked = [(own.limits(one.classifier), own) for one in classifiers for own in (options.for_classifier(one),)]
     if not any(needs_ledger(limits, own, options) for limits, own in asked):
         return None
     if options.ledger == OFF:

@@ -58,14 +58,14 @@ class Learner(Connection):
         The default panel is the profile's, with the profile's vocabulary, or else the general one.
         """
         known = labels is not None or has_truths(pictures)
-        found = labelled(pictures, labels, self.kind) if known else many(pictures)
-        async with self._showing(len(found)) as engine:
+        opened = labelled(pictures, labels, self.kind) if known else many(pictures)
+        async with self._showing(len(opened)) as engine:
             if self.kind == "tags":
                 panel = self.profile.views() if views is None and self.profile else self.panel(views)
-                return await tagging.collect(engine, found, panel)
+                return await tagging.collect(engine, opened, panel)
             if views is None and self.profile:
-                return await collecting.collect_for(engine, found, self.profile)
-            return await collecting.collect(engine, found, panel_of(views))
+                return await collecting.collect_for(engine, opened, self.profile)
+            return await collecting.collect(engine, opened, panel_of(views))
 
     async def fit(
         self,
@@ -93,10 +93,10 @@ class Learner(Connection):
         searches the settings of one transformation as the paper does, in this many `draws`. `on_collected` is called
         with the answers before fitting; by default it warns about missing ones.
         """
-        found = labelled(pictures, labels, self.kind)
+        train = labelled(pictures, labels, self.kind)
         if self.kind == "tags":
             chosen = {"noise": noise, "paper": paper, "max_price": max_price, "max_queries": max_queries}
-            return await self._fit_tags(found, self.panel(views), calibrator, chosen, on_collected)
+            return await self._fit_tags(train, self.panel(views), calibrator, chosen, on_collected)
         family, tell = self._calibrator(calibrator, noise, views), on_collected or collecting.warn
         asked = self._asked()
         if len(asked) > 1 and not (isinstance(family, Jury) and paper is None):
@@ -106,16 +106,16 @@ class Learner(Connection):
                 code="option-conflict",
             )
         if paper is not None:
-            return await self._search(found, paper, draws)
-        collecting.check_teachable(found)
+            return await self._search(train, paper, draws)
+        collecting.check_teachable(train)
         panel, choice = self.panel(views), pilot.limits(asked, max_price, max_queries)
         fixed = views not in (None, "") or not isinstance(family, Jury)
-        async with self._showing(len(found)) as engine:
+        async with self._showing(len(train)) as engine:
             if fixed:
-                selection = await pilot.ask_all(engine, found, panel)
+                selection = await pilot.ask_all(engine, train, panel)
             else:
-                selection = await pilot.ask(engine, found, panel, asked)
-        collected = collecting.check_learnable(selection.collected, len(found), tell)
+                selection = await pilot.ask(engine, train, panel, asked)
+        collected = collecting.check_learnable(selection.collected, len(train), tell)
         if isinstance(family, Jury):
             whole = fixed and len(asked) == 1
             result = pilot.fit(replace(selection, collected=collected), asked, choice, family.ballot, whole)
@@ -221,9 +221,9 @@ class Learner(Connection):
         jury that it is compared with, under the general panel.
         """
         chosen = (noise if isinstance(noise, NoiseFile) else NoiseFile.load(Path(noise))).best()
-        found = self._one_label(pictures, labels)
-        drawn = await self._collected(found, Panel.parse(f"{chosen.view}*{draws}"), on_collected)
-        general = await self._collected(found, GENERAL, lambda _: None)
+        train = self._one_label(pictures, labels)
+        drawn = await self._collected(train, Panel.parse(f"{chosen.view}*{draws}"), on_collected)
+        general = await self._collected(train, GENERAL, lambda _: None)
         result = fitting.transferred(chosen, drawn, general, self.description)
         self.profile = result.profile
         return result
@@ -242,12 +242,12 @@ class Learner(Connection):
         """
         source = teacher if isinstance(teacher, Profile) else Profile.load(Path(teacher))
         if self.kind == "tags":
-            found = labelled(pictures, labels, self.kind)
-            async with self._showing(len(found)) as engine:
-                self.profile = await tagging.repair(engine, found, source, on_collected)
-        elif found := self._one_label(pictures, labels):
+            train = labelled(pictures, labels, self.kind)
+            async with self._showing(len(train)) as engine:
+                self.profile = await tagging.repair(engine, train, source, on_collected)
+        elif train := self._one_label(pictures, labels):
             fitting.jury_of(source)
-            collected = await self._collected(found, source.views(), on_collected)
+            collected = await self._collected(train, source.views(), on_collected)
             self.profile = fitting.taught(source, collected, self.description)
         else:
             seed = self.options.seed or 0
@@ -266,13 +266,13 @@ class Learner(Connection):
 def labelled(pictures: PicturesLike, labels: Sequence[object] | None, kind: AnswerKind = "label") -> Sequence[Picture]:
     """Pictures with truths of a kind: a collection that has them, or pictures and their labels."""
     if labels is not None:
-        found: Sequence[Picture] = with_truths(many(pictures), labels)
+        opened: Sequence[Picture] = with_truths(many(pictures), labels)
     elif isinstance(pictures, str | Path):
-        found = collection.labelled(Path(pictures))
+        opened = collection.labelled(Path(pictures))
     elif len(pictures) and all(
         isinstance(item, str | Path) and (Path(item).is_dir() or Path(item).suffix == ".npz") for item in pictures
     ):
-        found = collection.open_all_labelled([Path(str(item)) for item in pictures])
+        opened = collection.open_all_labelled([Path(str(item)) for item in pictures])
     else:
-        found = many(pictures)
-    return collection.of_kind(found, kind)
+        opened = many(pictures)
+    return collection.of_kind(opened, kind)

@@ -122,11 +122,11 @@ class AsyncModel(Learner):
         **decision: Unpack[DecisionKeywords],
     ) -> Estimate:
         """The maximum cost of querying these pictures; nothing is sent."""
-        found = pictures if isinstance(pictures, Iterator) else many(pictures)
+        opened = pictures if isinstance(pictures, Iterator) else many(pictures)
         if views is not None:
-            return await self.engine.estimate(found, panel_of(views))
+            return await self.engine.estimate(opened, panel_of(views))
         policy = self.policy(options, **decision)
-        return await self.engine.estimate(found, policy.panel, policy.screen())
+        return await self.engine.estimate(opened, policy.panel, policy.screen())
 
     # Verdicts --------------------------------------------------------------------------------------------------------
 
@@ -188,8 +188,8 @@ class AsyncModel(Learner):
 
         If cancelled it returns at once, and answers in flight are stored when they arrive.
         """
-        found = self.score([one(picture)], options, on_answer=on_answer, **decision)
-        (verdict,) = [verdict async for verdict in found]
+        verdicts = self.score([one(picture)], options, on_answer=on_answer, **decision)
+        (verdict,) = [verdict async for verdict in verdicts]
         if isinstance(verdict, Unscored):
             raise verdict.error()
         return verdict
@@ -225,8 +225,8 @@ class AsyncModel(Learner):
 
     def frames(self, path: Path, count: int) -> list[Picture]:
         """Frames of a video as the photos of a burst; raises an ImageError if there are none."""
-        found = video.frames(path, str(path), count, self.limits.working_size)
-        return [one(image, f"{path.name}#{place}") for place, image in enumerate(found, 1)]
+        images = video.frames(path, str(path), count, self.limits.working_size)
+        return [one(image, f"{path.name}#{place}") for place, image in enumerate(images, 1)]
 
     async def score(
         self,
@@ -244,11 +244,11 @@ class AsyncModel(Learner):
         it arrives.
         """
         policy, judge, monitor = self._judging(replace(options, **decision))
-        found = pictures if isinstance(pictures, Iterator) else many(pictures)
-        total = None if isinstance(found, Iterator) else len(found)
+        opened = pictures if isinstance(pictures, Iterator) else many(pictures)
+        total = None if isinstance(opened, Iterator) else len(opened)
         async with (
             self._showing(total) as engine,
-            aclosing(judging.look(engine, found, self.fitted(), policy, on_answer, judge)) as verdicts,
+            aclosing(judging.look(engine, opened, self.fitted(), policy, on_answer, judge)) as verdicts,
         ):
             fair, down = True, set[str]()
             async for verdict in verdicts:
@@ -268,12 +268,12 @@ class AsyncModel(Learner):
         At most 1 % of new familiar pictures have 0.01 or less. A verdict has a lower one if its answers are also
         unusual. NaN if the profile cannot tell.
         """
-        policy, found = self.policy(), many(pictures)
-        if policy.familiarity is None or not found:
-            return np.full(len(found), np.nan)
+        policy, opened = self.policy(), many(pictures)
+        if policy.familiarity is None or not opened:
+            return np.full(len(opened), np.nan)
 
         def described() -> Floats:
-            images = (picture.image(self.limits.working_size) for picture in found)
+            images = (picture.image(self.limits.working_size) for picture in opened)
             return np.stack([descriptor(image.pixels, image.original_size) for image in images])
 
         return policy.before_asking(await asyncio.to_thread(described))
@@ -292,17 +292,17 @@ class AsyncModel(Learner):
         `unlabelled` are verdicts of this model about other pictures, or a file of `score`: their
         confidences narrow the interval of the accuracy.
         """
-        policy, found = self.policy(options, **decision), labelled(pictures, labels, self.kind)
+        policy, test = self.policy(options, **decision), labelled(pictures, labels, self.kind)
         if self.kind == "tags":
             if unlabelled is not None:
                 raise DataError("unlabelled verdicts are of one label; leave them out", code="option-conflict")
-            async with self._showing(len(found)) as engine:
-                judged = await tagging.evaluate(engine, found, self.fitted(), cast("TagPolicy", policy))
+            async with self._showing(len(test)) as engine:
+                judged = await tagging.evaluate(engine, test, self.fitted(), cast("TagPolicy", policy))
             return cast("Evaluation", judged)
         # In a thread, since they may be a generator from `score` of the same model.
         others = None if unlabelled is None else await asyncio.to_thread(evaluation.verdicts_of, unlabelled)
         if others is not None:
-            risk.check_powered(len(found), len(others))
-        async with self._showing(len(found)) as engine:
-            collected = await collecting.collect_for(engine, found, self.fitted(), policy)
+            risk.check_powered(len(test), len(others))
+        async with self._showing(len(test)) as engine:
+            collected = await collecting.collect_for(engine, test, self.fitted(), policy)
         return evaluation.evaluate(collected, self.fitted(), policy, others)

@@ -116,7 +116,7 @@ class AskOptions:
             working_size=WorkingSize(long=self.working_size) if self.working_size else limits.working_size,
         )
 
-    def of(self, one: Connected) -> AskOptions:
+    def for_classifier(self, one: Connected) -> AskOptions:
         """The options of one classifier: its own settings override these, and its own budget replaces this one."""
         priced = one.price is not None or one.prices is not None
         table = self.prices if isinstance(one.classifier, Metered) else None

@@ -68,16 +68,16 @@ def guarantees(evidence: Evidence, asked: Floats, max_error: float, level: float
 
     `asked` are the confidences of the pictures of which a share is accepted.
     """
-    found, answers = [], Answers.unnamed(evidence.confidence, evidence.correct)
+    rows, answers = [], Answers.unnamed(evidence.confidence, evidence.correct)
     for error in sorted({*MAX_ERRORS, max_error}):
         threshold = calibration.risk.threshold(evidence.confidence, evidence.correct, error, level)
         if threshold is not None:
-            found.append(_above(threshold, evidence, asked, error))
+            rows.append(_above(threshold, evidence, asked, error))
             continue
         missing = missing_labels([ClaimTest([Claim(error)], answers, level)])
         expected = calibration.estimate(evidence.confidence, evidence.correct, error)
-        found.append(Guarantee(error, None, 0.0, None, missing, expected))
-    return found
+        rows.append(Guarantee(error, None, 0.0, None, missing, expected))
+    return rows
 
 
 def kept(guarantee: HeldOut, evidence: Evidence, max_error: float, level: float) -> Guarantee | None:
@@ -113,11 +113,11 @@ def sets(policy: Policy, judged: Judged | None) -> Sets | None:
     if policy.sets is None or judged is None or judged.taught:
         return None
     distribution = policy.calibrator.distribution(judged.votes)
-    found = policy.sets.sets(distribution, calibration.draws(judged.votes))
-    sizes, labelled = (float(found.sizes().mean()), float(found.true_sizes().mean())), judged.labelled()
+    built = policy.sets.sets(distribution, calibration.draws(judged.votes))
+    sizes, labelled = (float(built.sizes().mean()), float(built.true_sizes().mean())), judged.labelled()
     if labelled is None:
         return Sets(*sizes, None, None, ())
-    hold, listed = found.hold(distribution, labelled.truths), found.list_truth(labelled.truths)
+    hold, listed = built.hold(distribution, labelled.truths), built.list_truth(labelled.truths)
     bins = [part for part in bin_coverage(calibration.base_tally(labelled), hold) if part.pictures >= LEAST_IN_BIN]
     return Sets(*sizes, float(hold.mean()), float(listed.mean()), tuple(bins))
 
@@ -169,12 +169,12 @@ def kept_steps(profile: Profile) -> list[Step]:
     ]
 
 
-def enough(found: Sequence[Step], share: float = 0.8) -> Step | None:
+def enough(steps: Sequence[Step], share: float = 0.8) -> Step | None:
     """The first step with at least this share of the total gain; None without a gain."""
-    if len(found) < 3 or found[-1].brier >= found[0].brier:
+    if len(steps) < 3 or steps[-1].brier >= steps[0].brier:
         return None
-    goal = found[0].brier - share * (found[0].brier - found[-1].brier)
-    return next(step for step in found if step.brier <= goal)
+    goal = steps[0].brier - share * (steps[0].brier - steps[-1].brier)
+    return next(step for step in steps if step.brier <= goal)
 
 
 def _step(calibrator: Calibrator, labelled: LabelledVotes) -> Step:

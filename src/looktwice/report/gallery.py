@@ -182,13 +182,13 @@ class Gallery:
 def galleries(judged: Judged, pictures: Sequence[Picture]) -> list[Gallery]:
     """The least confident, the confidently wrong, and those corrected by views; empty groups are omitted."""
     known, rising = {item.name: item for item in pictures}, np.argsort(judged.confidence, kind="stable")
-    found = [("Most doubtful", "Answers with the least confidence: the first to show to a person.", rising)]
+    groups = [("Most doubtful", "Answers with the least confidence: the first to show to a person.", rising)]
     labelled = judged.labelled()
     if judged.outcome is not None and labelled is not None:
         correct, first = judged.outcome.correct, labelled.base == labelled.truths
         falling = rising[::-1]
         saved, spoilt = falling[(correct & ~first)[falling]], int((~correct & first).sum())
-        found += [
+        groups += [
             (
                 "Confidently wrong",
                 "Wrong answers with the most confidence: mistakes that the views share, or truths that are not.",
@@ -203,7 +203,7 @@ def galleries(judged: Judged, pictures: Sequence[Picture]) -> list[Gallery]:
         ]
     return [
         Gallery(heading, about, len(rows), tuple(_card(judged, known, row) for row in rows[:CARDS].tolist()))
-        for heading, about, rows in found
+        for heading, about, rows in groups
         if len(rows)
     ]
 

@@ -256,18 +256,18 @@ def saved_inputs(
 
 def described(votes: Votes, pictures: Sequence[Picture], profile: Profile) -> dict[str, Floats]:
     """What kind of picture each of the votes' pictures is, by its digest, where the same pixels are shown here."""
-    names, digests, found = set(votes.names), set(votes.digests), dict[str, Floats]()
+    names, digests, descriptors = set(votes.names), set(votes.digests), dict[str, Floats]()
     size = profile.familiarity.size if profile.familiarity else None
     for item in (item for item in pictures if size and item.name in names):
         with suppress(ImageError, DataError):
             image = item.image(size)
             if image.digest in digests:
-                found[image.digest] = descriptor(image.pixels, image.original_size)
-    return found
+                descriptors[image.digest] = descriptor(image.pixels, image.original_size)
+    return descriptors
 
 
 def _labelled(votes: Votes, pictures: Sequence[Picture]) -> Votes | LabelledVotes:
     """The votes with the truths that they hold, else with those of the pictures if all are known."""
     known = {item.name: item.truth for item in pictures}
-    found = [truth for name in votes.names if (truth := known.get(name)) is not None]
-    return votes if isinstance(votes, LabelledVotes) or len(found) < len(votes) else votes.labelled(found)
+    truths = [truth for name in votes.names if (truth := known.get(name)) is not None]
+    return votes if isinstance(votes, LabelledVotes) or len(truths) < len(votes) else votes.labelled(truths)

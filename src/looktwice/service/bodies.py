@@ -216,13 +216,13 @@ async def photos(request: Request, limits: ServiceLimits, size: WorkingSize) -> 
 def _frames(name: str, video: bytes, count: int, size: WorkingSize, limits: ServiceLimits) -> list[Picture]:
     try:
         with Opened.decoding:
-            found = video_frames(video, name, count, size, limits.pixels)
+            images = video_frames(video, name, count, size, limits.pixels)
     except ImageError as error:
         raise Refusal("picture", str(error), error=error.code) from None
-    named = [name, *(f"{name}#{place}" for place in range(2, len(found) + 1))]
+    named = [name, *(f"{name}#{place}" for place in range(2, len(images) + 1))]
     return [
         Picture(name, None, Opened(encode_png(image.pixels), limits.pixels, image.original_size))
-        for name, image in zip(named, found, strict=True)
+        for name, image in zip(named, images, strict=True)
     ]
 
 

@@ -95,8 +95,8 @@ class Tokens:
             return True
         scheme, _, token = authorization.partition(" ")
         presented = sha256(token.strip().encode("utf-8", "surrogateescape")).hexdigest()
-        found = [compare_digest(presented, known) for known in self.hashes]
-        return any(found) and scheme.lower() == "bearer"
+        matches = [compare_digest(presented, known) for known in self.hashes]
+        return any(matches) and scheme.lower() == "bearer"
 
 
 def _words(text: str) -> list[str]:
@@ -225,10 +225,10 @@ class Guard:
 
     def _is_ours(self, host: str) -> bool:
         """DNS rebinding needs a name, so IP addresses are always accepted."""
-        found = HOST.fullmatch(host)
-        if not found:
+        match = HOST.fullmatch(host)
+        if not match:
             return False
-        name = found["name"].strip("[]").lower()
+        name = match["name"].strip("[]").lower()
         try:
             return name in self._names or bool(ipaddress.ip_address(name))
         except ValueError:
