@@ -43,7 +43,7 @@ from looktwice.engine.ledger.ledger import open_ledger
 from looktwice.engine.runner import Settings
 from looktwice.images.collection import Picture
 from looktwice.images.image import Image, WorkingSize
-from looktwice.model.blocking import fastest_loop
+from looktwice.model.runs import fastest_loop
 from looktwice.views import Panel, base_question, questions, render
 
 SIDE = 58

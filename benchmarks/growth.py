@@ -33,7 +33,7 @@ from looktwice.engine.query import Unscored
 from looktwice.engine.runner import Settings
 from looktwice.images.collection import Collection, Picture
 from looktwice.images.image import Image, WorkingSize
-from looktwice.model.blocking import fastest_loop
+from looktwice.model.runs import fastest_loop
 from looktwice.plots.figures import Line, lines_svg
 from looktwice.views import Panel
 

@@ -37,7 +37,7 @@ from looktwice.engine.engine import QueryEngine
 from looktwice.engine.query import Unscored
 from looktwice.engine.runner import Settings
 from looktwice.images.collection import Picture, labelled
-from looktwice.model.blocking import fastest_loop
+from looktwice.model.runs import fastest_loop
 from looktwice.views import GENERAL, base_question, questions, render
 
 SHARED = Path(__file__).parents[2] / "shared"

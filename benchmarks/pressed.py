@@ -21,7 +21,7 @@ from contextlib import contextmanager
 
 from aiohttp import web
 
-from looktwice.model.blocking import fastest_loop
+from looktwice.model.runs import fastest_loop
 
 WAIT = 1.0
 

@@ -33,7 +33,7 @@ from looktwice.engine.engine import QueryEngine
 from looktwice.engine.ledger.ledger import open_ledger
 from looktwice.engine.runner import Settings
 from looktwice.images.collection import Picture
-from looktwice.model.blocking import fastest_loop
+from looktwice.model.runs import fastest_loop
 
 WIDTH, DELAY = 8, 0.02
 LEARNING = 4.0

@@ -24,7 +24,7 @@ from looktwice.calibration.jury import Jury
 from looktwice.decisions.verdict_files import ScoreFile
 from looktwice.errors import DataError
 from looktwice.images.image import encode_png
-from looktwice.model.blocking import TOGETHER
+from looktwice.model.runs import TOGETHER
 from looktwice.views import Panel
 
 

@@ -343,9 +343,7 @@ def test_nothing_is_learned_from_a_part_of_the_pictures() -> None:
 
 def test_progress_is_shown_or_told(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
-    monkeypatch.setattr(
-        "looktwice.model.progress.ERR", Console(file=screen, force_terminal=True, width=200, no_color=True)
-    )
+    monkeypatch.setattr("looktwice.model.runs.ERR", Console(file=screen, force_terminal=True, width=200, no_color=True))
     told: list[Progress] = []
     with lt.Model(brightest, profile, progress=told.append) as model:
         list(model.score(IMAGES, all=True))

@@ -20,7 +20,7 @@ from looktwice.cli.console import Output, watched
 from looktwice.decisions.results import Result
 from looktwice.engine.budget import Budget
 from looktwice.model import AsyncModel
-from looktwice.model.progress import Spending
+from looktwice.model.runs import Spending
 
 
 @dataclass

@@ -16,13 +16,13 @@ from support.serving import DEMO
 from support.workshop import run, write_pictures, write_profile
 
 from looktwice.classifiers.base import Limits
-from looktwice.cli.console import Output
+from looktwice.cli.console import Output, stop
 from looktwice.cli.look import Machines
-from looktwice.cli.ray import Job, Remote, VerdictFolder, _interruptible, crew, score, shared_ledger
+from looktwice.cli.ray import Job, Remote, VerdictFolder, crew, score, shared_ledger
 from looktwice.decisions.policy import DecisionOptions
 from looktwice.errors import DataError, FleetError, ProfileError
-from looktwice.model.blocking import ReceivedSignals
 from looktwice.model.options import AskOptions
+from looktwice.model.runs import ReceivedSignals, handling_signals
 
 
 @pytest.fixture
@@ -206,11 +206,12 @@ def test_a_signal_stops_a_run_gently_and_a_second_one_at_once(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("looktwice.cli.console.received", ReceivedSignals())
-    monkeypatch.setattr("looktwice.model.blocking.TOGETHER", -1.0)
-    monkeypatch.setattr("looktwice.cli.console.leave_soon", lambda code: None)  # this process stays
+    monkeypatch.setattr("looktwice.model.runs.TOGETHER", -1.0)
+    monkeypatch.setattr("looktwice.model.runs.leave_soon", lambda code: None)  # this process stays
     before = signal.signal(number, signal.default_int_handler)  # nohup makes tests ignore hang-ups
     try:
-        with _interruptible() as reasons:
+        reasons = list[str]()
+        with handling_signals(lambda caught: stop(caught, reasons.append)):
             os.kill(os.getpid(), number)
             assert len(reasons) == 1
             with pytest.raises(SystemExit) as left:

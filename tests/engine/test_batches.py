@@ -38,7 +38,8 @@ from looktwice.engine.ledger.maintenance import verify
 from looktwice.engine.limits import Polling
 from looktwice.engine.query import Cause, Progress
 from looktwice.errors import ClassifierError, LedgerError
-from looktwice.model import connection, run as run_async
+from looktwice.model import connection
+from looktwice.model.runs import run as run_async
 from looktwice.views import Panel
 
 VENDORS = ("openai", "anthropic", "gemini")

@@ -54,7 +54,7 @@ class Command(TyperCommand):
         own = args[: args.index("--")] if "--" in args else args
         ctx.meta["all options"] = "--help-all" in own
         if "-q" in own or "--quiet" in own:
-            from looktwice.model.progress import ERR
+            from looktwice.model.runs import ERR
 
             ERR.quiet = True
         flags = {"--help-all": "--help", "-q": None, "--quiet": None}

@@ -34,9 +34,9 @@ from looktwice.model import (
     no_keys_needed,
     reach,
     resolve,
-    run,
     write_names,
 )
+from looktwice.model.runs import run
 
 SEVERAL = 'the reply lists {} …; if several may be true of a picture, describe the classifier with answer = "tags"'
 YES_OR_NO = 'name what the replies mean in the description, such as rename = { true = "unsafe", false = "safe" }'

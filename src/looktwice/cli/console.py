@@ -36,7 +36,6 @@ from looktwice.model import (
     Picture,
     Policy,
     Profile,
-    ReceivedSignals,
     Result,
     TagPolicy,
     TagScores,
@@ -45,18 +44,15 @@ from looktwice.model import (
     best_estimate,
     few,
     least_error,
-    leave_soon,
     missing_sentence,
-    progress,
-    run,
+    runs,
     selection_level,
-    stopping_signals,
 )
 
 T = TypeVar("T")
 Ask = partial(typer.Option, rich_help_panel="Queries and cost")
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text and tables.")]
-OUT, ERR, say = Console(), progress.ERR, progress.say
+OUT, ERR, say = Console(), runs.ERR, runs.say
 
 HELD = 4
 """The exit code if all pictures were scored, and some verdicts are held after a drift alarm."""
@@ -161,7 +157,7 @@ def estimate(
             views = panel() if callable(panel) else panel
             return await model.estimate(pictures, decide or DecisionOptions(), views=views)
 
-    show_estimate(run(work), model.ledger_name(), output.json)
+    show_estimate(runs.run(work), model.ledger_name(), output.json)
     if (places := model.sends_to()) and not output.json:
         say(f"Pictures would go to {safe(', '.join(places))}")
 
@@ -170,11 +166,11 @@ def estimate(
 async def watched(model: AsyncModel, total: int, output: Output) -> AsyncIterator[None]:
     """Show the progress of a run; the first signal stops it gracefully, the second at once. Closes the model."""
     loop = asyncio.get_running_loop()
-    show = progress.log_json if output.json_log else progress.show_bar if ERR.is_terminal else progress.log_lines
-    signals = stopping_signals()
+    show = runs.log_json if output.json_log else runs.show_bar if ERR.is_terminal else runs.log_lines
+    signals = runs.stopping_signals()
     loop.set_exception_handler(_report_error)
     try:
-        async with model, progress.shown(model.engine, total, show):
+        async with model, runs.shown(model.engine, total, show):
             for each in signals:
                 loop.add_signal_handler(each, stop, each, model.engine.stop)
             yield
@@ -190,7 +186,7 @@ def watch(model: AsyncModel, total: int, output: Output, work: Callable[[], Awai
         async with watched(model, total, output):
             return await work()
 
-    return run(main)
+    return runs.run(main)
 
 
 def _report_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -201,7 +197,7 @@ def _report_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
         loop.default_exception_handler(context)
 
 
-received = ReceivedSignals()
+received = runs.ReceivedSignals()
 """The signals received; the first one determines the exit code."""
 
 
@@ -212,7 +208,7 @@ def stop(number: int, halt: Callable[[str], None]) -> None:
         halt(f"the run was stopped by {name}; run the same command again to resume")
         say(f"Stopping: waiting for queries in flight ({name} again to exit now) ...")
     elif received.is_later():
-        leave_soon(128 + number)
+        runs.leave_soon(128 + number)
         raise SystemExit(128 + number)
 
 

@@ -39,8 +39,8 @@ from looktwice.model import (
     files,
     labelled,
     outcome,
-    run as run_async,
 )
+from looktwice.model.runs import run as run_async
 
 FIT = 1000
 DRAWS = 10

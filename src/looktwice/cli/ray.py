@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,8 +35,8 @@ from looktwice.model import (
     connect,
     from_record,
     shown,
-    stopping_signals,
 )
+from looktwice.model.runs import handling_signals
 from looktwice.ray import READING, SOURCE, Batch, Scorer, filesystem, last_line, listed, read, running
 
 if TYPE_CHECKING:
@@ -333,8 +332,8 @@ def _run(job: Job, pictures: Dataset, out: str) -> tuple[list[str], str | None]:
 
     writing = threading.Thread(target=write, daemon=True)
     writing.start()
-    reason, deadline = None, float("inf")
-    with _interruptible() as interrupted:
+    reason, deadline, interrupted = None, float("inf"), list[str]()
+    with handling_signals(lambda number: stop(number, interrupted.append)):  # once stops gently, twice at once
         while writing.is_alive() and time.monotonic() < deadline:
             writing.join(TICK)
             for why in interrupted:
@@ -343,18 +342,6 @@ def _run(job: Job, pictures: Dataset, out: str) -> tuple[list[str], str | None]:
             if reason:
                 deadline = min(deadline, time.monotonic() + PATIENCE) if working else 0.0
     return interrupted, reason or next(map(last_line, errors), None)  # a stopped run ends in some error of Ray's
-
-
-@contextmanager
-def _interruptible() -> Iterator[list[str]]:
-    """A signal once stops the run gently, twice at once; the list then says why."""
-    reasons: list[str] = []
-    before = {each: signal.signal(each, lambda number, _: stop(number, reasons.append)) for each in stopping_signals()}
-    try:
-        yield reasons
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 def _estimated(estimates: Dataset, model: AsyncModel, as_json: bool) -> None:

@@ -15,7 +15,8 @@ from starlette.types import ASGIApp
 
 from looktwice.labelling.labels import Click, Token
 from looktwice.labelling.session import LabellingSession
-from looktwice.model import LookTwiceError, Picture, WorkingSize, encode_jpeg, encode_png, run as run_async
+from looktwice.model import LookTwiceError, Picture, WorkingSize, encode_jpeg, encode_png
+from looktwice.model.runs import run as run_async
 from looktwice.service import Place, ServiceLimits, bodies
 from looktwice.service.app import PageFiles, add_refusals
 from looktwice.service.bodies import Refusal

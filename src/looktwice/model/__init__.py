@@ -175,7 +175,7 @@ from looktwice.images import (
     read_truths,
     shrunk,
 )
-from looktwice.model.blocking import Model, ReceivedSignals, leave_soon, run, stopping_signals
+from looktwice.model.blocking import Model
 from looktwice.model.connection import Classifiers, ShowProgress, connect, named
 from looktwice.model.model import AsyncModel
 from looktwice.model.options import (

@@ -1,4 +1,4 @@
-"""`Model`: the methods of `AsyncModel` for code without an event loop; event loops, and the signals that end them."""
+"""`Model`: the methods of `AsyncModel` for code without an event loop."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import asyncio
 import atexit
 import inspect
 import os
-import signal
 import threading
-import time
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache, wraps
 from pathlib import Path
-from threading import Timer
 from typing import Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from looktwice.decisions import Profile
@@ -360,69 +356,3 @@ def _open_models() -> weakref.WeakSet[Model]:
 
     atexit.register(close)
     return models
-
-
-# Event loops ----------------------------------------------------------------------------------------------------------
-
-
-def run(work: Callable[[], Awaitable[T]]) -> T:
-    """Run async work on the fastest loop that is installed."""
-
-    async def main() -> T:
-        return await work()
-
-    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
-        return runner.run(main())
-
-
-def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
-    """The factory of the fastest event loop that is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop
-
-
-# Signals that end a run or a server: the first one gracefully, a later one at once ------------------------------------
-
-TOGETHER = 0.5
-"""Seconds within which several signals count as one: a closed terminal and the command `timeout` send two."""
-
-LEAVING = 5.0
-"""Seconds for saving answers on an immediate exit."""
-
-
-def stopping_signals() -> list[signal.Signals]:
-    """Ctrl-C, and the signals of systemd, Docker, Slurm or a closed terminal.
-
-    Ignored signals stay ignored, as under nohup, except Ctrl-C, which also stops runs in the background.
-    """
-    known = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    return [each for each in known if each is signal.SIGINT or signal.getsignal(each) is not signal.SIG_IGN]
-
-
-@dataclass
-class ReceivedSignals:
-    """The signals received so far."""
-
-    first: int | None = None
-    _since: float = 0.0
-
-    def is_first(self, number: int) -> bool:
-        """Record a signal; returns whether it is the first."""
-        if self.first is not None:
-            return False
-        self.first, self._since = number, time.monotonic()
-        return True
-
-    def is_later(self) -> bool:
-        """Whether the last signal was sent after the first, not together with it."""
-        return time.monotonic() - self._since > TOGETHER
-
-
-def leave_soon(code: int) -> None:
-    """End the process soon, even if a thread never returns."""
-    timer = Timer(LEAVING, os._exit, [code])
-    timer.daemon = True
-    timer.start()

@@ -46,7 +46,7 @@ from looktwice.engine import (
     open_ledger,
 )
 from looktwice.engine.ledger.maintenance import DayCost
-from looktwice.errors import BudgetError, DataError, LookTwiceError
+from looktwice.errors import BudgetError, DataError, LookTwiceError, ProfileError
 from looktwice.images import Image, PictureLike, one
 from looktwice.model.options import FILE, NOT_METERED, AskOptions, Project
 from looktwice.views import CLASSIFIER_NAME
@@ -169,6 +169,9 @@ class Connection:
     The classifier, description and limits are those of the first, which has the lowest price.
     """
 
+    profile: Profile | None
+    """What was learned; None before the fit."""
+
     def __init__(
         self,
         classifier: Classifiers,
@@ -190,6 +193,14 @@ class Connection:
         self.limits = options.for_classifier(first).limits(self.classifier)
         self._seed, self._progress, self._on_answer = seed, progress, on_answer
         self._engine: QueryEngine | None = None
+
+    def fitted(self) -> Profile:
+        """The profile; raises an error if there is none yet."""
+        if self.profile is None:
+            raise ProfileError(
+                "this model has no profile yet; call fit with labelled pictures, or load one", code="not-fitted"
+            )
+        return self.profile
 
     async def __aenter__(self) -> Self:
         return self
@@ -301,7 +312,7 @@ class Connection:
         if self._progress is False:
             yield engine
             return
-        from looktwice.model.progress import callback_display, shown
+        from looktwice.model.runs import callback_display, shown
 
         async with shown(engine, pictures, None if self._progress is True else callback_display(self._progress)):
             yield engine

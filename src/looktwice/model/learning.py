@@ -24,7 +24,7 @@ from looktwice.decisions import (
     tagging,
 )
 from looktwice.engine import askable
-from looktwice.errors import FitError, ProfileError
+from looktwice.errors import FitError
 from looktwice.images import (
     Picture,
     PicturesLike,
@@ -39,16 +39,6 @@ from looktwice.views import GENERAL, PROMPTED, At, Base, Panel, panel_of
 
 class Learner(Connection):
     """Classifiers and, once fitted, their profile."""
-
-    profile: Profile | None
-
-    def fitted(self) -> Profile:
-        """The profile; raises an error if there is none yet."""
-        if self.profile is None:
-            raise ProfileError(
-                "this model has no profile yet; call fit with labelled pictures, or load one", code="not-fitted"
-            )
-        return self.profile
 
     async def ask(
         self, pictures: PicturesLike, labels: Sequence[object] | None = None, *, views: Panel | str | None = None

@@ -25,12 +25,9 @@ from looktwice.model import (
     Classifiers,
     DecisionOptions,
     LookTwiceError,
-    ReceivedSignals,
     ReviewFolder,
-    leave_soon,
-    run as run_async,
-    stopping_signals,
 )
+from looktwice.model.runs import ReceivedSignals, handling_signals, leave_soon, run as run_async
 from looktwice.service import Place, ServiceLimits
 from looktwice.service.app import ServiceSettings, build
 from looktwice.service.bodies import Refusal
@@ -245,23 +242,17 @@ async def answer(app: ASGIApp, limits: ServiceLimits, place: Place, listening: s
 @contextmanager
 def _ended_by_signals(server: uvicorn.Server) -> Iterator[None]:
     """The first signal ends the server gracefully, a later Ctrl-C at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     received = ReceivedSignals()
 
-    def end(number: int, _: object) -> None:
+    def end(number: int) -> None:
         server.should_exit = True
         if not received.is_first(number) and number == signal.SIGINT and received.is_later():
             server.force_exit = True
             leave_soon(128 + number)
 
-    before = {each: signal.signal(each, end) for each in stopping_signals()}
-    try:
+    main = threading.current_thread() is threading.main_thread()
+    with handling_signals(end) if main else nullcontext():
         yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -1,20 +1,26 @@
-"""Display the progress of a run: a bar, lines, JSON, or a callback."""
+"""Runs: their event loop, their progress as a bar, lines, JSON or a callback, and the signals that stop them."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
+from threading import Timer
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from looktwice.engine import Progress as Run, QueryEngine
+
+T = TypeVar("T")
 
 
 class _Screen(Console):
@@ -161,3 +167,80 @@ def _line(engine: QueryEngine, started: float) -> str:
     if progress.retries:
         parts.append(f"{progress.retries} retries")
     return " · ".join(parts)
+
+
+# Event loops ----------------------------------------------------------------------------------------------------------
+
+
+def run(work: Callable[[], Awaitable[T]]) -> T:
+    """Run async work on the fastest loop that is installed."""
+
+    async def main() -> T:
+        return await work()
+
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        return runner.run(main())
+
+
+def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    """The factory of the fastest event loop that is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+# Signals that end a run or a server: the first one gracefully, a later one at once ------------------------------------
+
+TOGETHER = 0.5
+"""Seconds within which several signals count as one: a closed terminal and the command `timeout` send two."""
+
+LEAVING = 5.0
+"""Seconds for saving answers on an immediate exit."""
+
+
+def stopping_signals() -> list[signal.Signals]:
+    """Ctrl-C, and the signals of systemd, Docker, Slurm or a closed terminal.
+
+    Ignored signals stay ignored, as under nohup, except Ctrl-C, which also stops runs in the background.
+    """
+    known = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    return [each for each in known if each is signal.SIGINT or signal.getsignal(each) is not signal.SIG_IGN]
+
+
+@contextmanager
+def handling_signals(handle: Callable[[int], None]) -> Iterator[None]:
+    """Call a function with the number of each of these signals meanwhile."""
+    before = {each: signal.signal(each, lambda number, _: handle(number)) for each in stopping_signals()}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+@dataclass
+class ReceivedSignals:
+    """The signals received so far."""
+
+    first: int | None = None
+    _since: float = 0.0
+
+    def is_first(self, number: int) -> bool:
+        """Record a signal; returns whether it is the first."""
+        if self.first is not None:
+            return False
+        self.first, self._since = number, time.monotonic()
+        return True
+
+    def is_later(self) -> bool:
+        """Whether the last signal was sent after the first, not together with it."""
+        return time.monotonic() - self._since > TOGETHER
+
+
+def leave_soon(code: int) -> None:
+    """End the process soon, even if a thread never returns."""
+    timer = Timer(LEAVING, os._exit, [code])
+    timer.daemon = True
+    timer.start()
