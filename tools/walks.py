@@ -31,11 +31,11 @@ from looktwice.service.guards import Tokens
 SOURCE = Path(lt.__file__).parent
 DEMO = Path(str(files("looktwice") / "demo"))
 AT_MOST = {
-    "look": 50,
-    "look, with a SQLite ledger": 54,
-    "POST /v1/look": 45,
-    "fit": 53,
-    "a look with an open model": 37,
+    "look": 48,
+    "look, with a SQLite ledger": 51,
+    "POST /v1/look": 43,
+    "fit": 51,
+    "a look with an open model": 36,
 }
 """What `make check` allows, two more than was reached last; the goal of 24 is far."""
 
