@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
@@ -172,14 +172,10 @@ def _line(engine: QueryEngine, started: float) -> str:
 # Event loops ----------------------------------------------------------------------------------------------------------
 
 
-def run(work: Callable[[], Awaitable[T]]) -> T:
+def run(work: Callable[[], Coroutine[object, None, T]]) -> T:
     """Run async work on the fastest loop that is installed."""
-
-    async def main() -> T:
-        return await work()
-
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
-        return runner.run(main())
+        return runner.run(work())
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:

@@ -32,9 +32,33 @@ from looktwice.model import (
 )
 from looktwice.service import ServiceLimits
 
+# Refusals and replies -------------------------------------------------------------------------------------------------
+
 PROBLEM = "application/problem+json"
 RETRY_AFTER = 60.0
 """Retry-After in seconds if the service is unavailable until a person acts."""
+
+CODES = {
+    "request": 400,
+    "token": 401,
+    "origin": 403,
+    "missing": 404,
+    "method": 405,
+    "slow": 408,
+    "size": 413,
+    "type": 415,
+    "host": 421,
+    "picture": 422,
+    "unfamiliar": 422,
+    "headers": 431,
+    "busy": 429,
+    "budget": 429,
+    "internal": 500,
+    "classifier": 502,
+    "unavailable": 503,
+    "time": 504,
+}
+"""Every code of a refusal, and its HTTP status."""
 
 
 class Problem(BaseModel):
@@ -95,28 +119,7 @@ class Refusal(LookTwiceError):
         return Response(self.problem().model_dump_json(), self.status, headers, PROBLEM)
 
 
-CODES = {
-    "request": 400,
-    "token": 401,
-    "origin": 403,
-    "missing": 404,
-    "method": 405,
-    "slow": 408,
-    "size": 413,
-    "type": 415,
-    "host": 421,
-    "picture": 422,
-    "unfamiliar": 422,
-    "headers": 431,
-    "busy": 429,
-    "budget": 429,
-    "internal": 500,
-    "classifier": 502,
-    "unavailable": 503,
-    "time": 504,
-}
-"""Every code of a refusal, and its HTTP status."""
-
+# Pictures from requests -----------------------------------------------------------------------------------------------
 
 LONGEST_NAME = 200
 """The most characters of a picture's name."""
@@ -244,14 +247,6 @@ def checked(model: type[Parsed], body: bytes) -> Parsed:
     raise Refusal("request", f"the JSON is wrong at {shown(where[:100])}: {first['msg']}")
 
 
-def from_base64(text: str, name: str) -> bytes:
-    """The bytes that the text stands for."""
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise Refusal("request", f"{shown(name)} is not base64; send the bytes of the file in base64") from None
-
-
 def _kind(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
@@ -261,7 +256,11 @@ def _picture(name: str, data: bytes, limits: ServiceLimits) -> Picture:
 
 
 def _decoded(body: PictureBody, limits: ServiceLimits) -> Picture:
-    return _picture(body.name, from_base64(body.image, body.name), limits)
+    try:
+        data = base64.b64decode(body.image, validate=True)
+    except (binascii.Error, ValueError):
+        raise Refusal("request", f"{shown(body.name)} is not base64; send the bytes of the file in base64") from None
+    return _picture(body.name, data, limits)
 
 
 async def _form(request: Request, limits: ServiceLimits) -> list[Picture]:

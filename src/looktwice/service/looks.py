@@ -195,6 +195,9 @@ class Looks:
         return Refusal(code, unscored.message, refusal.retry_after if refusal else None, error=unscored.code)
 
 
+# The public part of the profile, for the page and other clients, without details of this machine ----------------------
+
+
 class ViewReply(BaseModel):
     """A view of the panel."""
 
@@ -305,6 +308,8 @@ def public(description: str) -> str:
     """The last part of a classifier's description, without folders and addresses."""
     return description.replace("\\", "/").rstrip("/").rpartition("/")[2]
 
+
+# Metrics for Prometheus: queries, costs, verdicts and drift -----------------------------------------------------------
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
