@@ -226,18 +226,14 @@ class FileLock:
 
     def _take(self) -> bool:
         """Lock the file; returns whether the path still refers to it."""
+        import fcntl
+
         self._file = open_own(self._place, HOLDER)
         self._file.seek(0)
-        _lock(self._file.fileno())
+        fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         with suppress(FileNotFoundError):
             return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._place))
         return False
-
-
-def _lock(file: int) -> None:
-    import fcntl
-
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------

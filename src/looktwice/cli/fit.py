@@ -269,10 +269,10 @@ def listener(
         complain(collected.unscored)
         if votes:
             collected.votes.save(votes)
-        if collected.kind == "tags":
-            tell_tags(collected, known)
-        else:
+        if collected.kind == "label":
             tell_mismatch(collected.labelled())
+        elif sentence := left_out(collected, known):
+            say(f"[yellow]Tags:[/yellow] {safe(sentence)}. If some mean the same, rename one: see docs/pictures.md")
         tell_duplicates(collected)
 
     return unscored, tell
@@ -347,12 +347,6 @@ def tell_mismatch(labelled: LabelledVotes) -> None:
         mismatch = f"the classifier never returned {few(sorted(never), 'true label')}, and no picture is labelled with "
         mismatch += few(sorted(others), "label")
         say(f"[yellow]Label mismatch:[/yellow] {safe(mismatch)}. `looktwice labels` proposes names for equal ones.")
-
-
-def tell_tags(collected: Collected, known: Sequence[str] = ()) -> None:
-    """Print returned tags that apply to no picture, which are left out."""
-    if sentence := left_out(collected, known):
-        say(f"[yellow]Tags:[/yellow] {safe(sentence)}. If some mean the same, rename one: see docs/pictures.md")
 
 
 def tell_duplicates(collected: Collected) -> None:

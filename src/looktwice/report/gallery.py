@@ -99,11 +99,11 @@ def panel(policy: Policy, seed: int, judged: Judged | None, image: Image) -> lis
     places: dict[View, list[int]] = {}
     for place, view in enumerate(policy.panel):
         places.setdefault(view, []).append(place)
-    weights, small = _Weights.from_calibrator(policy.calibrator), Image.of(shrunk(image.pixels, SAMPLE_SIDE))
+    jury, small = _jury(policy.calibrator), Image.of(shrunk(image.pixels, SAMPLE_SIDE))
     itself = (thumbnail(small.pixels),)
-    rows = [ViewRow("", "the picture itself", 1, *weights.mean([0]), None, _right(judged, None), itself)]
+    rows = [ViewRow("", "the picture itself", 1, *_weight(jury, [0]), None, _right(judged, None), itself)]
     for view, here in list(places.items())[:VIEWS]:
-        weight = weights.mean([1 + place for place in here])
+        weight = _weight(jury, [1 + place for place in here])
         keeps = None if judged is None else _share(judged.votes, here, judged.votes.base)
         asked = questions(small, Panel((view,) * min(len(here), DRAWS)), seed)
         drawn = tuple(thumbnail(pixels) for pixels in render(small, asked))
@@ -111,27 +111,19 @@ def panel(policy: Policy, seed: int, judged: Judged | None, image: Image) -> lis
     return rows
 
 
-@dataclass(frozen=True, eq=False)
-class _Weights:
-    """The weights of the picture itself and of each view, and how uncertain they are; none for other calibrators."""
+def _jury(calibrator: Calibrator) -> Jury | None:
+    """The jury that weighs the views; None for other calibrators."""
+    jury = calibrator.juries[-1] if isinstance(calibrator, calibration.AdaptiveJury) else calibrator
+    return jury if isinstance(jury, Jury) else None
 
-    weights: NDArray[np.float64]
-    covariance: NDArray[np.float64]
 
-    @classmethod
-    def from_calibrator(cls, calibrator: Calibrator) -> _Weights:
-        jury = calibrator.juries[-1] if isinstance(calibrator, calibration.AdaptiveJury) else calibrator
-        if not isinstance(jury, Jury):
-            return cls(np.empty(0), np.empty(0))
-        return cls(np.array(jury.weights), np.array(jury.covariance))
-
-    def mean(self, places: list[int]) -> tuple[float | None, float | None, float | None]:
-        """The mean weight at these places, and its 95 % interval."""
-        if not len(self.weights):
-            return None, None, None
-        middle = float(self.weights[places].mean())
-        half = 1.96 * float(np.sqrt(max(0.0, self.covariance[np.ix_(places, places)].mean())))
-        return middle, middle - half, middle + half
+def _weight(jury: Jury | None, places: list[int]) -> tuple[float | None, float | None, float | None]:
+    """The mean weight of the answers at these places, the picture itself first, and its 95 % interval."""
+    if jury is None:
+        return None, None, None
+    middle = float(np.array(jury.weights)[places].mean())
+    half = 1.96 * float(np.sqrt(max(0.0, np.array(jury.covariance)[np.ix_(places, places)].mean())))
+    return middle, middle - half, middle + half
 
 
 def _right(judged: Judged | None, places: list[int] | None) -> float | None:
