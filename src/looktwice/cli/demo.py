@@ -42,7 +42,6 @@ from looktwice.model import (
 )
 from looktwice.model.runs import run as run_async
 
-FIT = 1000
 DRAWS = 10
 MAX_ERROR = 0.08
 """The guarantee of the report: 1,000 pictures are enough for it, but not for a much stricter one."""

@@ -76,7 +76,6 @@ HELP = {
 }
 """The help text of each field."""
 
-ClassifierOption = Annotated[str, Help("--classifier", "-c", help=CLASSIFIER)]
 ClassifiersOption = Annotated[
     list[str],
     Help(
