@@ -403,6 +403,10 @@ def _marked(frame: _Frame, line: Line, index: int) -> str:
     return "\n".join([stroke, *points])
 
 
+# Several methods on the same pictures -------------------------------------------------------------------------------
+
+MOST = 5
+"""The most methods of a reliability diagram, whose diagonal is a line too."""
 Outcomes = Mapping[str, tuple[Floats, Bools]]
 """The confidence (n,) of each method and whether its answers were right (n,), by the method's name."""
 
