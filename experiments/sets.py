@@ -26,7 +26,8 @@ from experiments.writing import Row, write
 from looktwice.calibration import crossfit
 from looktwice.calibration.distribution import Distribution, SetKind, draws
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.votes import Bools, Codes, Floats, LabelledVotes, base_tally
+from looktwice.calibration.shares import base_tally
+from looktwice.calibration.votes import Bools, Codes, Floats, LabelledVotes
 from looktwice.decisions.results import HeldOut
 
 RESULTS = Path(__file__).parent / "results"

@@ -24,7 +24,8 @@ from experiments.writing import cells, merge
 from looktwice.calibration import crossfit
 from looktwice.calibration.distribution import draws
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.votes import Floats, LabelledVotes, Places, Votes, base_tally
+from looktwice.calibration.shares import base_tally
+from looktwice.calibration.votes import Floats, LabelledVotes, Places, Votes
 from looktwice.decisions.results import HeldOut
 from looktwice.views import GENERAL
 

@@ -17,8 +17,7 @@ from experiments.paper.tables import ARGMAX, BALLOTS, TRANSFORMS, Parts, Row, St
 from looktwice.calibration import crossfit
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.metrics import Scores
-from looktwice.calibration.shares import Gaussian, Objective
-from looktwice.calibration.votes import Ballot
+from looktwice.calibration.shares import Ballot, Gaussian, Objective
 from looktwice.views import View
 
 KEPT = 0.02

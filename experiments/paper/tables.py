@@ -21,8 +21,8 @@ from looktwice.calibration.calibrators import Calibrator
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.shares import Cumulative, Gaussian, Naive, Objective, Probit, Transfer
-from looktwice.calibration.votes import Ballot, Codes, Floats, LabelledVotes
+from looktwice.calibration.shares import Ballot, Cumulative, Gaussian, Naive, Objective, Probit, Transfer
+from looktwice.calibration.votes import Codes, Floats, LabelledVotes
 from looktwice.errors import DataError
 from looktwice.views import Panel, View
 

@@ -95,7 +95,7 @@ def mute(votes: Votes) -> Bools:
 def test_the_slope_of_the_odds_is_their_derivative(learned: tuple[Jury, LabelledVotes]) -> None:
     jury, votes = learned
     some = votes.take(np.arange(200))
-    ((_, utilities),) = jury._by_evidence(some)
+    ((_, utilities),) = jury._parts(some)
     believed = utilities.eligible().argmax(axis=1)
     slope = utilities.slope(believed, softmax(utilities.rivals(believed)))
     theta = np.array([*jury.weights, jury.log_votes, *jury.unnamed])
@@ -103,7 +103,7 @@ def test_the_slope_of_the_odds_is_their_derivative(learned: tuple[Jury, Labelled
         other = theta.copy()
         other[place] += 1e-6
         moved = replace(jury, weights=tuple(other[:-3]), log_votes=other[-3], unnamed=(other[-2], other[-1]))
-        ((_, after),) = moved._by_evidence(some)
+        ((_, after),) = moved._parts(some)
         gap = (after.odds(believed) - utilities.odds(believed)) / 1e-6
         np.testing.assert_allclose(gap, slope[:, place], atol=1e-4)
 

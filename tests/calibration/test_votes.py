@@ -14,8 +14,8 @@ from looktwice import files
 from looktwice.calibration import storage
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.shares import Probit
-from looktwice.calibration.votes import MISSING, OUTSIDE, Evidence, LabelledVotes, Row, Votes, base_tally, vote_tally
+from looktwice.calibration.shares import Probit, base_tally, vote_tally
+from looktwice.calibration.votes import MISSING, OUTSIDE, Evidence, LabelledVotes, Row, Votes
 from looktwice.errors import DataError, FitError
 
 LABELS = st.sampled_from(["cat", "dog", "fox", "owl"])

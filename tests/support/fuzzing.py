@@ -28,12 +28,11 @@ from unittest import mock
 import numpy as np
 import PIL.Image
 
-from experiments import official
-from looktwice.calibration import storage, votes
+from looktwice.calibration import storage
 from looktwice.calibration.calibrators import dump
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.latent import Cumulatives, describe
-from looktwice.calibration.shares import Cumulative, Probit
+from looktwice.calibration.shares import Cumulative, Probit, vote_tally
 from looktwice.calibration.votes import Row, Votes
 from looktwice.classifiers.base import Answer, AnyClassifier
 from looktwice.classifiers.command import CommandClassifier
@@ -58,7 +57,7 @@ from looktwice.engine.ledger.ledger import Ledger, close_ledger, open_ledger
 from looktwice.engine.ledger.schema import Account, Claim, Entry, Outcome, Settled, again, joined, keys
 from looktwice.engine.query import Cause, Unscored
 from looktwice.errors import LookTwiceError
-from looktwice.images import collection
+from looktwice.images import collection, datasets
 from looktwice.images.decode import decode
 from looktwice.images.image import MAX_PIXELS
 from looktwice.service.guards import Tokens
@@ -210,20 +209,20 @@ TABLE = (
 def read_table(path: Path) -> None:
     for name in ("a.png", "b.png"):
         (path.parent / name).touch()
-    for picture in collection.labelled(path.parent):
+    for picture in datasets.open_labelled(path.parent):
         assert picture.truth
 
 
 def read_solution(path: Path) -> None:
     for number in (1, 2):
         (path.parent / f"ILSVRC2012_val_{number:08}.JPEG").touch()
-    official.open_labelled(path.parent)
+    datasets.open_labelled(path.parent)
 
 
 def read_pickle(path: Path) -> None:
     place = path.parent
     (place / "batches.meta").write_bytes(pickle.dumps({"label_names": ["cat", "dog"]}, protocol=2))
-    for picture in official.open_labelled(place):
+    for picture in datasets.open_labelled(place):
         picture.image()
 
 
@@ -334,7 +333,7 @@ def votes_seeds(ending: str) -> list[bytes]:
 
 
 def read_votes(path: Path) -> None:
-    votes.vote_tally(storage.load(path))
+    vote_tally(storage.load(path))
 
 
 def part_seeds() -> list[bytes]:

@@ -52,6 +52,7 @@ from looktwice.calibration.risk import (
 )
 from looktwice.calibration.shares import (
     PAPER_A,
+    Ballot,
     Beta,
     Constant,
     Cumulative,
@@ -60,21 +61,13 @@ from looktwice.calibration.shares import (
     Naive,
     Probit,
     ShareCalibrator,
+    Tally,
     Transfer,
+    base_tally,
 )
 from looktwice.calibration.tag_votes import LabelledTagVotes, TagVotes
 from looktwice.calibration.tags import TagJury
-from looktwice.calibration.votes import (
-    ENDINGS,
-    OUTSIDE,
-    Ballot,
-    LabelledVotes,
-    Row,
-    Tally,
-    Votes,
-    base_tally,
-    check_truths,
-)
+from looktwice.calibration.votes import ENDINGS, OUTSIDE, LabelledVotes, Row, Votes, check_truths
 
 __all__ = [
     "Beta",

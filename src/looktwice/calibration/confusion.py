@@ -153,7 +153,7 @@ class ConfusedUtilities(Utilities):
     def after(cls, jury: Utilities, votes: Votes, confusion: Confusion) -> Self:
         """Apply the confusion step to the utilities of the jury."""
         words, rows = len(votes.vocabulary), np.arange(len(votes))
-        features = confusion.features(votes, Distribution(jury.labels(), jury.named(), votes.classes))
+        features = confusion.features(votes, jury.distribution(votes.classes))
         scores = features @ np.array(confusion.weights)
         others = votes.classes - words
         scores[:, -1] += np.log(others) if others > 0 else -np.inf
@@ -170,6 +170,9 @@ class ConfusedUtilities(Utilities):
         base, words = self.votes.base[:, None], np.arange(len(self.votes.vocabulary), dtype=np.int32)
         codes = np.column_stack([base, np.where(words == base, np.int32(MISSING), words), self.last])
         return np.where(np.isfinite(self.scores), codes, np.int32(MISSING))
+
+    def distribution(self, classes: int) -> Distribution:
+        return super().distribution(classes).likeliest(LISTED)
 
     def slope(self, believed: Places, rivals: Floats) -> Floats:
         codes, rows, base = self.jury.labels()[:, :-1], np.arange(len(believed)), self.votes.base[:, None]

@@ -29,6 +29,12 @@ RankedList = tuple[tuple[str, float | None], ...]
 """Labels, the best first, each with its score or None."""
 
 
+def require(holds: bool, message: str) -> None:
+    """Raise an error with this message about votes unless the condition holds."""
+    if not holds:
+        raise DataError(message, code="votes-malformed")
+
+
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """The ranked lists of n pictures, each for the base and S views."""
@@ -54,26 +60,19 @@ class Evidence:
 
     def check(self, pictures: int, views: int, vocabulary: int) -> None:
         """Validate the arrays against the votes."""
-        if self.labels.shape[:2] != (pictures, views + 1) or self.labels.shape != self.scores.shape:
-            shapes = f"{self.labels.shape} and {self.scores.shape}"
-            raise DataError(
-                f"scores of {pictures} pictures and {views} views cannot have the shapes {shapes}",
-                code="votes-malformed",
-            )
-        if self.labels.max(initial=UNLISTED) >= vocabulary or self.labels.min(initial=UNLISTED) < UNLISTED:
-            raise DataError(
-                "scores contain a code outside the vocabulary; the file was not made by looktwice",
-                code="votes-malformed",
-            )
+        require(
+            self.labels.shape[:2] == (pictures, views + 1) and self.labels.shape == self.scores.shape,
+            f"scores of {pictures} pictures and {views} views cannot have the shapes {self.labels.shape} and "
+            f"{self.scores.shape}",
+        )
+        require(
+            self.labels.max(initial=UNLISTED) < vocabulary and self.labels.min(initial=UNLISTED) >= UNLISTED,
+            "scores contain a code outside the vocabulary; the file was not made by looktwice",
+        )
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
         """The lists of a subset of the pictures."""
         return type(self)(self.labels[rows], self.scores[rows])
-
-    def under(self, columns: list[int]) -> Self:
-        """The lists of the base and of some views, in this order."""
-        kept = [0, *(column + 1 for column in columns)]
-        return type(self)(self.labels[:, kept], self.scores[:, kept])
 
     def listed(self) -> NDArray[np.bool_]:
         """(n, S + 1): whether there is a list."""

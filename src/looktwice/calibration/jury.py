@@ -18,14 +18,15 @@ thus predict the class that no answer returned.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration.confusion import LISTED, ConfusedUtilities, Confusion, learn_confusion
+from looktwice.calibration.confusion import ConfusedUtilities, Confusion, learn_confusion
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.evidence import MISSING, Codes, Floats, Places, Scale, useless
 from looktwice.calibration.logit import (
@@ -53,8 +54,9 @@ from looktwice.calibration.options import (
     weigh,
     width,
 )
+from looktwice.calibration.shares import Ballot, sigmoid, unfitted
 from looktwice.calibration.typical import with_typical_weights
-from looktwice.calibration.votes import OUTSIDE, Ballot, LabelledVotes, Votes
+from looktwice.calibration.votes import OUTSIDE, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
 
 Z95 = 1.959963984540054
@@ -62,8 +64,68 @@ FEWEST_CONFUSED = 3
 """With early stopping, the minimum number of views for the confusion step."""
 
 
+class ByUtilities(ABC):
+    """The predictions of calibrators that have utilities for the options of each picture."""
+
+    ballot: Ballot
+
+    @abstractmethod
+    def _parts(self, votes: Votes) -> Iterator[tuple[Places, Utilities]]:
+        """Split the pictures by the parameters that apply to them, and yield each part with its utilities."""
+
+    @abstractmethod
+    def judged_by_scores(self, votes: Votes) -> NDArray[np.bool_]:
+        """(n,): whether the scores of each picture are used, and not only its labels."""
+
+    def predict(self, votes: Votes) -> Codes:
+        """(n,): the most probable returned label, or the base label for the ballot "base"."""
+        label = votes.base.copy()
+        for rows, utilities in self._parts(votes):
+            label[rows] = utilities.labels()[np.arange(len(rows)), self._believed(utilities)]
+        return label
+
+    def confidence(self, votes: Votes) -> Floats:
+        """(n,): the probability that the predicted label is right, in [0, 1]."""
+        confidence = np.zeros(len(votes))
+        for rows, utilities in self._parts(votes):
+            confidence[rows] = sigmoid(utilities.odds(self._believed(utilities)))
+        return confidence
+
+    def interval(self, votes: Votes) -> tuple[Floats, Floats]:
+        """(n,) twice: the 95 % interval for the confidence that unlimited labelled pictures would give.
+
+        The curvature of the penalised likelihood (Laplace approximation) is propagated to the log odds of the
+        confidence.
+        """
+        low, high = np.zeros((2, len(votes)))
+        for rows, utilities in self._parts(votes):
+            believed = self._believed(utilities)
+            odds, slope = utilities.odds(believed), utilities.slope(believed, softmax(utilities.rivals(believed)))
+            variance = ((slope @ utilities.covariance) * slope).sum(axis=1)
+            half = Z95 * np.sqrt(np.maximum(variance, 0.0))
+            low[rows], high[rows] = sigmoid(odds - half), sigmoid(odds + half)
+        return low, high
+
+    def distribution(self, votes: Votes) -> Distribution:
+        """The probability of returned and other likely labels; the other classes share the rest evenly."""
+        parts = [(rows, utilities.distribution(votes.classes)) for rows, utilities in self._parts(votes)]
+        if len(parts) == 1:
+            return parts[0][1]
+        labels = np.full((len(votes), max((part.labels.shape[1] for _, part in parts), default=0)), MISSING, np.int32)
+        named = np.zeros(labels.shape)
+        for rows, part in parts:
+            width = part.labels.shape[1]
+            labels[rows, :width], named[rows, :width] = part.labels, part.named
+        return Distribution(labels, named, votes.classes)
+
+    def _believed(self, utilities: Utilities) -> Places:
+        """(n,): the column of the predicted label; ties go to the base label."""
+        best = utilities.eligible().argmax(axis=1)
+        return best if self.ballot == "vote" else np.zeros_like(best)
+
+
 @dataclass(frozen=True)
-class Jury:
+class Jury(ByUtilities):
     """Weights for the base label and for each view of the panel, and two parameters for the other classes."""
 
     name: ClassVar[str] = "jury"
@@ -99,41 +161,6 @@ class Jury:
         layout = choose_layout(labelled, self.shrinkage)
         confusion = learn_confusion(labelled, lambda part: self._fit(part, layout))
         return replace(self._fit(labelled, layout), confusion=confusion)
-
-    def predict(self, votes: Votes) -> Codes:
-        """(n,): the most probable returned label, or the base label for the ballot "base"."""
-        label = votes.base.copy()
-        for rows, utilities in self._by_evidence(votes):
-            label[rows] = utilities.labels()[np.arange(len(rows)), self._believed(utilities)]
-        return label
-
-    def confidence(self, votes: Votes) -> Floats:
-        """(n,): the probability that the predicted label is right, in [0, 1]."""
-        confidence = np.zeros(len(votes))
-        for rows, utilities in self._by_evidence(votes):
-            confidence[rows] = _sigmoid(utilities.odds(self._believed(utilities)))
-        return confidence
-
-    def interval(self, votes: Votes) -> tuple[Floats, Floats]:
-        """(n,) twice: the 95 % interval for the confidence that unlimited labelled pictures would give.
-
-        The curvature of the penalised likelihood (Laplace approximation) is propagated to the log odds of the
-        confidence.
-        """
-        low, high = np.zeros(len(votes)), np.zeros(len(votes))
-        for rows, utilities in self._by_evidence(votes):
-            believed = self._believed(utilities)
-            odds, slope = utilities.odds(believed), utilities.slope(believed, softmax(utilities.rivals(believed)))
-            variance = ((slope @ utilities.covariance) * slope).sum(axis=1)
-            half = Z95 * np.sqrt(np.maximum(variance, 0.0))
-            low[rows], high[rows] = _sigmoid(odds - half), _sigmoid(odds + half)
-        return low, high
-
-    def distribution(self, votes: Votes) -> Distribution:
-        """The probability of returned and other likely labels; the other classes share the rest evenly."""
-        parts = [(rows, utilities.labels(), utilities.named()) for rows, utilities in self._by_evidence(votes)]
-        joined = joined_distribution(parts, len(votes), votes.classes)
-        return joined.likeliest(LISTED) if self.confusion else joined
 
     @property
     def uses_scores(self) -> bool:
@@ -184,7 +211,7 @@ class Jury:
             covariance=tuple(map(tuple, covariance.tolist())),
         )
 
-    def _by_evidence(self, votes: Votes) -> Iterator[tuple[Places, Utilities]]:
+    def _parts(self, votes: Votes) -> Iterator[tuple[Places, Utilities]]:
         """Yield the utilities of pictures judged by labels alone, then of pictures judged by scores too."""
         scored = self.judged_by_scores(votes)
         for rows in filter(len, (np.flatnonzero(~scored), np.flatnonzero(scored))):
@@ -195,19 +222,14 @@ class Jury:
 
     def _utilities(self, votes: Votes) -> Utilities:
         if not self.weights:
-            raise FitError("the calibrator jury has not been fitted; call fit(labelled_votes) first", code="not-fitted")
+            raise unfitted(self.name)
         if len(votes.panel) != len(self.weights) - 1:
             raise _other_panel(len(self.weights) - 1, len(votes.panel))
         return weigh(votes, options_of(votes), self.theta, np.array(self.covariance))
 
-    def _believed(self, utilities: Utilities) -> Places:
-        """(n,): the column of the predicted label; ties go to the base label."""
-        best = utilities.eligible().argmax(axis=1)
-        return best if self.ballot == "vote" else np.zeros_like(best)
-
 
 @dataclass(frozen=True)
-class AdaptiveJury:
+class AdaptiveJury(ByUtilities):
     """A jury for each possible number of queried views: the calibrator for early stopping.
 
     The number of queried views is inferred from the votes: it is the position of the last view that is not MISSING.
@@ -230,33 +252,6 @@ class AdaptiveJury:
         juries = [Jury()._fit(labelled.under(range(views)), layout) for views in range(len(labelled.panel) + 1)]
         return replace(self, juries=tuple(juries), confusion=confusion)
 
-    def predict(self, votes: Votes) -> Codes:
-        """(n,): the most probable label according to the jury for the queried views."""
-        label = votes.base.copy()
-        for rows, jury, part in self._by_views_asked(votes):
-            label[rows] = jury.predict(part)
-        return label
-
-    def confidence(self, votes: Votes) -> Floats:
-        """(n,): the probability that the predicted label is right, in [0, 1]."""
-        confidence = np.zeros(len(votes))
-        for rows, jury, part in self._by_views_asked(votes):
-            confidence[rows] = jury.confidence(part)
-        return confidence
-
-    def interval(self, votes: Votes) -> tuple[Floats, Floats]:
-        """(n,) twice: the 95 % interval for the confidence that unlimited labelled pictures would give."""
-        low, high = np.zeros(len(votes)), np.zeros(len(votes))
-        for rows, jury, part in self._by_views_asked(votes):
-            low[rows], high[rows] = jury.interval(part)
-        return low, high
-
-    def distribution(self, votes: Votes) -> Distribution:
-        """The probability of returned and other likely labels; the other classes share the rest evenly."""
-        separate = ((rows, jury.distribution(subset)) for rows, jury, subset in self._by_views_asked(votes))
-        parts = [(rows, part.labels, part.named) for rows, part in separate]
-        return joined_distribution(parts, len(votes), votes.classes)
-
     @property
     def uses_scores(self) -> bool:
         """Whether scores are used where available."""
@@ -269,6 +264,11 @@ class AdaptiveJury:
             scored[rows] = jury.judged_by_scores(part)
         return scored
 
+    def _parts(self, votes: Votes) -> Iterator[tuple[Places, Utilities]]:
+        """Yield the utilities of pictures by the number of queried views, and by whether scores are used."""
+        for rows, jury, part in self._by_views_asked(votes):
+            yield from ((rows[places], utilities) for places, utilities in jury._parts(part))
+
     def members(self) -> tuple[Jury, ...]:
         """The juries with the shared ballot and confusion step."""
         common = [self.confusion if len(jury.weights) > FEWEST_CONFUSED else None for jury in self.juries]
@@ -280,17 +280,13 @@ class AdaptiveJury:
     def pooled(self, views: int) -> Jury:
         """Adapt the jury for `views` views, or for the whole panel if that is smaller, to views outside the panel."""
         if not self.juries:
-            raise FitError(
-                "the calibrator adaptive-jury has not been fitted; call fit(labelled_votes) first", code="not-fitted"
-            )
+            raise unfitted(self.name)
         return self.members()[min(views, len(self.juries) - 1)].pooled(views)
 
     def _by_views_asked(self, votes: Votes) -> Iterator[tuple[Places, Jury, Votes]]:
         """Yield, for each number of queried views, the pictures, their jury, and their votes on these views."""
         if not self.juries:
-            raise FitError(
-                "the calibrator adaptive-jury has not been fitted; call fit(labelled_votes) first", code="not-fitted"
-            )
+            raise unfitted(self.name)
         if len(votes.panel) != len(self.juries) - 1:
             raise _other_panel(len(self.juries) - 1, len(votes.panel))
         counts, juries = asked(votes), self.members()
@@ -309,25 +305,6 @@ def _other_panel(fitted: int, given: int) -> DataError:
     return DataError(
         f"{known} and cannot judge votes of {given}; ask the same panel, or fit again", code="votes-mismatch"
     )
-
-
-def joined_distribution(parts: Sequence[tuple[Places, Codes, Floats]], pictures: int, classes: int) -> Distribution:
-    """Combine parts, each with row numbers, labels and probabilities, into one distribution."""
-    if len(parts) == 1:
-        return Distribution(parts[0][1], parts[0][2], classes)
-    labels = np.full((pictures, max((part.shape[1] for _, part, _ in parts), default=0)), MISSING, np.int32)
-    named = np.zeros(labels.shape)
-    for rows, codes, probabilities in parts:
-        labels[rows, : codes.shape[1]] = codes
-        named[rows, : codes.shape[1]] = probabilities
-    return Distribution(labels, named, classes)
-
-
-def _sigmoid(odds: Floats) -> Floats:
-    from scipy.special import expit
-
-    chance: Floats = expit(odds)
-    return chance
 
 
 # Scores ---------------------------------------------------------------------------------------------------------------

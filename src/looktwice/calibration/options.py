@@ -24,6 +24,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.evidence import MISSING, UNLISTED, Codes, Floats, Places, Scale
 from looktwice.calibration.logit import UNKNOWN, Patterns, softmax
 from looktwice.calibration.votes import LabelledVotes, Votes
@@ -322,6 +323,10 @@ class Utilities:
     def named(self) -> Floats:
         """(n, c + 1): the probabilities of the labels."""
         return np.where(np.isfinite(self.eligible()), softmax(self.scores), 0.0)
+
+    def distribution(self, classes: int) -> Distribution:
+        """The probabilities of the labels as a distribution over this many classes."""
+        return Distribution(self.labels(), self.named(), classes)
 
     def eligible(self) -> Floats:
         """(n, c + 1): the utilities of the options that can be predicted; −∞ for the others."""

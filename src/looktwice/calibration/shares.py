@@ -18,9 +18,54 @@ from numpy.typing import NDArray
 
 from looktwice.calibration import metrics
 from looktwice.calibration.distribution import Distribution
-from looktwice.calibration.evidence import Codes, Floats
-from looktwice.calibration.votes import TALLIES, Ballot, LabelledVotes, Tally, Votes
+from looktwice.calibration.evidence import MISSING, Codes, Floats
+from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
+
+Ballot = Literal["base", "vote"]
+"""The label that the confidence refers to: the base answer, or the most frequent answer."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """One label per picture, the number of views that agree, and the number of views asked."""
+
+    label: Codes
+    agree: NDArray[np.int64]
+    asked: NDArray[np.int64]
+
+    def fraction(self) -> Floats:
+        """The share of agreeing views, p_A = k/S in [0, 1]; 1 if no view was asked."""
+        return np.where(self.asked > 0, self.agree / np.maximum(self.asked, 1), 1.0)
+
+    def smoothed(self) -> Floats:
+        """(k + 1/2) / (S + 1), in (0, 1): the smoothed share, which is never 0 or 1."""
+        return (self.agree + 0.5) / (self.asked + 1.0)
+
+
+def base_tally(votes: Votes) -> Tally:
+    """The base label, and the views that agree with it: the paper's A = f(x)."""
+    return _count(votes, votes.base)
+
+
+def vote_tally(votes: Votes) -> Tally:
+    """The most frequent label of the views; ties go to the base label, then to the first view."""
+    if not votes.panel:
+        return base_tally(votes)
+    views = votes.views
+    counts = np.stack([(views == views[:, [s]]).sum(axis=1) for s in range(views.shape[1])], axis=1)
+    counts = np.where(views == MISSING, -1, 2 * counts + (views == votes.base[:, None]))
+    first = counts.argmax(axis=1)
+    label = views[np.arange(len(votes)), first]
+    return _count(votes, np.where(label == MISSING, votes.base, label))
+
+
+def _count(votes: Votes, label: Codes) -> Tally:
+    asked = votes.views != MISSING
+    return Tally(label, (asked & (votes.views == label[:, None])).sum(axis=1), asked.sum(axis=1))
+
+
+TALLIES = {"base": base_tally, "vote": vote_tally}
 
 
 @dataclass(frozen=True)
@@ -69,14 +114,12 @@ class ShareCalibrator(ABC):
 
 def fitted(value: float | None, calibrator: ShareCalibrator) -> float:
     if value is None:
-        raise unfitted(calibrator)
+        raise unfitted(calibrator.name)
     return value
 
 
-def unfitted(calibrator: ShareCalibrator) -> FitError:
-    return FitError(
-        f"the calibrator {calibrator.name} has not been fitted; call fit(labelled_votes) first", code="not-fitted"
-    )
+def unfitted(name: str) -> FitError:
+    return FitError(f"the calibrator {name} has not been fitted; call fit(labelled_votes) first", code="not-fitted")
 
 
 @dataclass(frozen=True)
@@ -106,7 +149,7 @@ class Probit(ShareCalibrator):
         return replace(self, a=a, b=b)
 
     def curve(self, share: Floats) -> Floats:
-        return _sigmoid(fitted(self.a, self) * _probits(share) + fitted(self.b, self))
+        return sigmoid(fitted(self.a, self) * _probits(share) + fitted(self.b, self))
 
 
 @dataclass(frozen=True)
@@ -125,7 +168,7 @@ class Beta(ShareCalibrator):
     def curve(self, share: Floats) -> Floats:
         p = np.clip(share, 1e-6, 1.0 - 1e-6)
         a, b, c = (fitted(value, self) for value in (self.a, self.b, self.c))
-        return _sigmoid(a * np.log(p) - b * np.log1p(-p) + c)
+        return sigmoid(a * np.log(p) - b * np.log1p(-p) + c)
 
 
 @dataclass(frozen=True)
@@ -147,7 +190,7 @@ class Isotonic(ShareCalibrator):
 
     def curve(self, share: Floats) -> Floats:
         if self.x is None or self.y is None:
-            raise unfitted(self)
+            raise unfitted(self.name)
         return np.interp(share, self.x, self.y)
 
 
@@ -159,11 +202,12 @@ def _probits(share: Floats) -> Floats:
     return probits
 
 
-def _sigmoid(x: Floats) -> Floats:
+def sigmoid(odds: Floats) -> Floats:
+    """The probability for log odds."""
     from scipy.special import expit
 
-    y: Floats = expit(x)
-    return y
+    chance: Floats = expit(odds)
+    return chance
 
 
 def _logistic(features: Floats, correct: NDArray[np.bool_]) -> tuple[float, ...]:
@@ -181,7 +225,7 @@ def _logistic(features: Floats, correct: NDArray[np.bool_]) -> tuple[float, ...]
 
     def loss(theta: Floats) -> tuple[float, Floats]:
         logit = design @ theta
-        gradient = design.T @ (_sigmoid(logit) - target)
+        gradient = design.T @ (sigmoid(logit) - target)
         return float((np.logaddexp(0.0, logit) - target * logit).sum()), gradient
 
     bounds = [(0.0, 100.0)] * features.shape[1] + [(-100.0, 100.0)]
@@ -236,10 +280,7 @@ class MarginCalibrator(ShareCalibrator):
         return replace(self, a=min(self.grid, key=loss) if self.grid else _search(loss))
 
     def curve(self, share: Floats) -> Floats:
-        from scipy.special import expit
-
-        curve: Floats = expit(fitted(self.a, self) * self._margin(share))
-        return curve
+        return sigmoid(fitted(self.a, self) * self._margin(share))
 
     @abstractmethod
     def _margin(self, share: Floats) -> Floats: ...

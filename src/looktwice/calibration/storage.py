@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice import files
-from looktwice.calibration.evidence import MISSING, Codes, Evidence, RankedList
+from looktwice.calibration.evidence import MISSING, Codes, Evidence, RankedList, require
 from looktwice.calibration.votes import (
     ENDINGS,
     Details,
@@ -171,44 +171,34 @@ Objects = NDArray[np.object_]
 def collect(base: Labels, views: LabelTable, vocabulary: Labels | None, details: Details) -> Votes:
     """Build votes without truths; `Votes.from_labels` documents the arguments."""
     first, others, listed = _objects(base), _objects(views), _objects(() if vocabulary is None else vocabulary)
-    if first.ndim != 1 or others.ndim != 2 or len(first) != len(others) or listed.ndim != 1:
-        shapes = f"base, views and vocabulary have shapes {first.shape}, {others.shape} and {listed.shape}"
-        raise DataError(
-            f"{shapes}; expected (n,), (n, S) and (K,); of a table V, base is the first column: V[:, 0], V[:, 1:]",
-            code="votes-malformed",
-        )
+    require(
+        (first.ndim, others.ndim, listed.ndim) == (1, 2, 1) and len(first) == len(others),
+        f"base, views and vocabulary have shapes {first.shape}, {others.shape} and {listed.shape}; expected (n,), "
+        "(n, S) and (K,); of a table V, base is the first column: V[:, 0], V[:, 1:]",
+    )
     first, others, listed = _texts("base, views and vocabulary", first, others, listed)
-    labels, table, known = first.tolist(), others.tolist(), _complete("vocabulary", listed)
-    if len(set(known)) < len(known):
-        raise DataError("the vocabulary contains duplicates; list each label once", code="votes-malformed")
-    if vocabulary is not None and (unknown := {*labels, *others.flat} - {None, *known}):
-        missing = f"the vocabulary ({few(known)}) does not contain the labels {few(unknown)}"
-        raise DataError(f"{missing}; add them", code="votes-malformed")
-    names = details.get("names", [str(place) for place in range(len(labels))])
-    panel = details.get("panel", [f"view {s}" for s in range(1, others.shape[1] + 1)])
-    if len(names) != len(labels) or len(panel) != others.shape[1]:
-        counts = f"names has length {len(names)} and panel has length {len(panel)}"
-        raise DataError(
-            f"{counts}; expected {len(labels)} (pictures) and {others.shape[1]} (views)",
-            code="votes-malformed",
-        )
-    rows = [
-        Row(name, label or None, tuple(row), lists=ranked)
-        for name, label, row, ranked in zip(
-            names, labels, table, _ranked(np.column_stack([first, others]), details), strict=True
-        )
-    ]
-    return Votes.collect(rows, panel, known)
+    known, views_asked = _complete("vocabulary", listed), others.shape[1]
+    require(len(set(known)) == len(known), "the vocabulary contains duplicates; list each label once")
+    unknown = {*first, *others.flat} - {None, *known} if vocabulary is not None else set[str]()
+    require(not unknown, f"the vocabulary ({few(known)}) does not contain the labels {few(unknown)}; add them")
+    names = details.get("names", list(map(str, range(len(first)))))
+    panel = details.get("panel", [f"view {s}" for s in range(1, views_asked + 1)])
+    require(
+        (len(names), len(panel)) == others.shape,
+        f"names has length {len(names)} and panel has length {len(panel)}; expected {len(first)} (pictures) and "
+        f"{views_asked} (views)",
+    )
+    columns = zip(names, first, others.tolist(), _ranked(np.column_stack([first, others]), details), strict=True)
+    return Votes.collect([Row(name, label, tuple(row), lists=x) for name, label, row, x in columns], panel, known)
 
 
 def labelled(votes: Votes, truths: Labels) -> LabelledVotes:
     """Add truths to votes; labels that occur only among the truths also count as classes."""
     column = _objects(truths)
-    if column.shape != (len(votes),):
-        raise DataError(
-            f"truths has shape {column.shape}; give one true label for each of {len(votes)} pictures",
-            code="votes-malformed",
-        )
+    require(
+        column.shape == (len(votes),),
+        f"truths has shape {column.shape}; give one true label for each of {len(votes)} pictures",
+    )
     labels = _complete("truths", *_texts("truths", column))
     check_truths(labels, votes.vocabulary)
     return replace(votes, classes=max(votes.classes, len({*votes.vocabulary, *labels}))).labelled(labels)
@@ -218,24 +208,19 @@ def _ranked(labels: Objects, details: Details) -> list[tuple[RankedList, ...]]:
     """The ranked lists of all answers (n, 1 + S): as given, or built from labels and scores; empty without either."""
     if "lists" in details:
         lists = details["lists"]
-        if "scores" in details:
-            raise DataError(
-                "scores and lists cannot be combined; lists already contain scores, so give only lists",
-                code="votes-malformed",
-            )
-        if len(lists) != len(labels) or any(len(row) != labels.shape[1] for row in lists):
-            raise DataError(
-                f"lists must have shape {labels.shape}; give one ranked list per answer, the base answer first",
-                code="votes-malformed",
-            )
+        require("scores" not in details, "scores and lists cannot be combined; lists already contain scores")
+        require(
+            len(lists) == len(labels) and all(len(row) == labels.shape[1] for row in lists),
+            f"lists must have shape {labels.shape}; give one ranked list per answer, the base answer first",
+        )
         return [tuple(tuple((str(label), score) for label, score in ranked) for ranked in row) for row in lists]
     if "scores" not in details:
         return [()] * len(labels)
     scores = np.asarray(details["scores"], np.float64)
-    if scores.shape != labels.shape:
-        raise DataError(
-            f"scores has shape {scores.shape}; expected {labels.shape}, one score per answer", code="votes-malformed"
-        )
+    require(
+        scores.shape == labels.shape,
+        f"scores has shape {scores.shape}; expected {labels.shape}, one score per answer",
+    )
 
     def single(label: str | None, score: float) -> RankedList:
         return () if label is None else ((label, None if np.isnan(score) else score),)
@@ -257,12 +242,11 @@ def _texts(what: str, *arrays: Objects) -> list[Objects]:
     """Convert labels to strings, or None if missing; labels must be all strings or all integers."""
     kinds = {type(label) for array in arrays for label in array.flat} - {type(None)}
     numbers = all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds)
-    if not numbers and not all(issubclass(kind, str) for kind in kinds):
-        names = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise DataError(
-            f"{what} contain values of type {names}; use only strings or only integers, and None for missing labels",
-            code="votes-malformed",
-        )
+    require(
+        numbers or all(issubclass(kind, str) for kind in kinds),
+        f"{what} contain values of type {', '.join(sorted(kind.__name__ for kind in kinds))}; use only strings or only "
+        "integers, and None for missing labels",
+    )
 
     def text(label: object) -> str | None:
         return None if label in (None, "", -1) else str(label)
@@ -272,10 +256,9 @@ def _texts(what: str, *arrays: Objects) -> list[Objects]:
 
 def _complete(what: str, texts: Objects) -> list[str]:
     """Convert an array to a list; raise an error if a label is missing."""
-    column = texts.tolist()
-    if None in column:
-        raise DataError(
-            f"{what}: the label at position {column.index(None)} is missing; only views may contain None, '' or -1",
-            code="votes-malformed",
-        )
-    return column
+    missing = [place for place, text in enumerate(texts) if text is None]
+    require(
+        not missing,
+        f"{what}: the label at position {missing and missing[0]} is missing; only views may contain None, '' or -1",
+    )
+    return list(texts)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration.evidence import MISSING, Bools, Floats, Kind, Places, score_kind
+from looktwice.calibration.evidence import MISSING, Bools, Floats, Kind, Places, require, score_kind
 from looktwice.calibration.votes import Votes
-from looktwice.errors import DataError
 
 KNOTS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """The knots of the piecewise correction of a score, as quantiles of the log odds of returned tags."""
@@ -38,18 +37,19 @@ class TagVotes:
     classifiers: tuple[int, ...] = ()
     """(S,): the index of each source's classifier; by default each source is a classifier."""
 
+    _by_picture: ClassVar[tuple[str, ...]] = ("ranks", "scores", "asked")
+
     def __post_init__(self) -> None:
         shape = (len(self.names), len(self.sources), len(self.tags))
-        if self.ranks.shape != shape or self.scores.shape != shape or self.asked.shape != shape[:2]:
-            found = f"{self.ranks.shape}, {self.scores.shape} and {self.asked.shape}"
-            raise DataError(
-                f"votes on tags need the shapes {shape}, {shape} and {shape[:2]}, not {found}", code="votes-malformed"
-            )
-        if len(self.classifiers) not in (0, len(self.sources)):
-            raise DataError(
-                f"{len(self.sources)} sources have {len(self.classifiers)} numbers of classifiers",
-                code="votes-malformed",
-            )
+        require(
+            (self.ranks.shape, self.scores.shape, self.asked.shape) == (shape, shape, shape[:2]),
+            f"votes on tags need the shapes {shape}, {shape} and {shape[:2]}, not {self.ranks.shape}, "
+            f"{self.scores.shape} and {self.asked.shape}",
+        )
+        require(
+            len(self.classifiers) in (0, len(self.sources)),
+            f"{len(self.sources)} sources have {len(self.classifiers)} numbers of classifiers",
+        )
 
     @classmethod
     def of(cls, votes: Votes, tags: Sequence[str], classifiers: Sequence[int] = ()) -> Self:
@@ -71,9 +71,8 @@ class TagVotes:
 
     def take(self, rows: Places | slice) -> Self:
         """The votes on some of the pictures."""
-        names = self.names[rows] if isinstance(rows, slice) else tuple(self.names[row] for row in rows.tolist())
-        arrays = {name: getattr(self, name)[rows] for name in self._by_picture()}
-        return replace(self, names=names, **arrays)
+        names = tuple(np.array(self.names, object)[rows].tolist())
+        return replace(self, names=names, **{name: getattr(self, name)[rows] for name in self._by_picture})
 
     def under(self, sources: Sequence[int]) -> Self:
         """The votes of some of the sources."""
@@ -89,16 +88,12 @@ class TagVotes:
 
     def labelled(self, truths: NDArray[np.generic]) -> LabelledTagVotes:
         """Add truths, (n, T): 1 where a tag applies to a picture, 0 where it does not."""
-        fields = {name: getattr(self, name) for name in TagVotes.__dataclass_fields__}
-        return LabelledTagVotes(**fields, truths=truths.astype(bool))
+        return LabelledTagVotes(**vars(self) | {"truths": truths.astype(bool)})
 
     def groups(self) -> list[list[int]]:
         """The sources of each classifier, the base answer first, then the views."""
         numbers = self.classifiers or tuple(range(len(self.sources)))
         return [[s for s, number in enumerate(numbers) if number == own] for own in dict.fromkeys(numbers)]
-
-    def _by_picture(self) -> tuple[str, ...]:
-        return "ranks", "scores", "asked"
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,14 +103,12 @@ class LabelledTagVotes(TagVotes):
     truths: Bools = field(kw_only=True)
     """(n, T)."""
 
+    _by_picture: ClassVar[tuple[str, ...]] = (*TagVotes._by_picture, "truths")
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.truths.shape != (len(self.names), len(self.tags)):
-            shape = (len(self.names), len(self.tags))
-            raise DataError(f"truths need the shape {shape}, not {self.truths.shape}", code="votes-malformed")
-
-    def _by_picture(self) -> tuple[str, ...]:
-        return *super()._by_picture(), "truths"
+        shape = (len(self.names), len(self.tags))
+        require(self.truths.shape == shape, f"truths need the shape {shape}, not {self.truths.shape}")
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from looktwice.calibration.evidence import Bools, Floats, Places
 from looktwice.calibration.logit import folds
+from looktwice.calibration.shares import sigmoid, unfitted
 from looktwice.calibration.tag_votes import LabelledTagVotes, TagScale, TagVotes
 from looktwice.errors import DataError, FitError
 
@@ -190,7 +191,7 @@ class TagJury:
 
     def probability(self, votes: TagVotes) -> Floats:
         """(n, T): the probability that each tag applies to each picture."""
-        return _sigmoid(self._log_odds(votes)[0])
+        return sigmoid(self._log_odds(votes)[0])
 
     def interval(self, votes: TagVotes) -> tuple[Floats, Floats]:
         """(n, T) twice: the 95 % interval of the probability in the limit of many labelled pictures.
@@ -200,14 +201,12 @@ class TagJury:
         """
         odds, variance = self._log_odds(votes)
         half = Z95 * np.sqrt(np.maximum(variance, 0.0))  # its parts are rounded
-        return _sigmoid(odds - half), _sigmoid(odds + half)
+        return sigmoid(odds - half), sigmoid(odds + half)
 
     def _log_odds(self, votes: TagVotes) -> tuple[Floats, Floats]:
         """(n, T) twice: the log odds of each tag, and their variance."""
         if not self.members:
-            raise FitError(
-                "the calibrator of tags has not been fitted; call fit(labelled_votes) first", code="not-fitted"
-            )
+            raise unfitted("tags")
         if (votes.tags, votes.sources) != (self.tags, self.sources):
             raise DataError(
                 "these votes are on other tags or of other sources than the fitted ones; fit again",
@@ -385,7 +384,7 @@ class TagRows:
         odds = self.log_odds(point)
         value = loss(point, odds)
         for _ in range(100):
-            gap = total * _sigmoid(odds) - present
+            gap = total * sigmoid(odds) - present
             slope = self.common.T @ gap + ridge[0] * point[0]
             own_slope = np.stack([self.own[part].T @ gap[part] for part in self.parts]) + ridge[1] * point[1]
             step = self.hessian(odds, total, ridge).solve(slope, own_slope)
@@ -403,7 +402,7 @@ class TagRows:
 
     def hessian(self, odds: Floats, total: Floats, ridge: Point) -> Hessian:
         """The Hessian of the penalised loss."""
-        chance = _sigmoid(odds)
+        chance = sigmoid(odds)
         weight = (total * chance * (1.0 - chance))[:, None]
         common, weighted = (self.common * weight).T @ self.common + np.diag(ridge[0]), self.own * weight
         joint = np.stack([self.common[part].T @ weighted[part] for part in self.parts])
@@ -427,13 +426,13 @@ def _correction(odds: Floats, truths: Bools) -> tuple[Floats, Floats, Floats]:
 
     def loss(theta: Floats) -> tuple[float, Floats]:
         trial = (1.0 + theta[0]) * odds + theta[1] + theta[2:]
-        gap = _sigmoid(trial) - truths
+        gap = sigmoid(trial) - truths
         slope = np.array([(gap * odds).sum(), gap.sum(), *gap.sum(axis=0)]) + ridge * theta
         return float((np.logaddexp(0.0, trial) - truths * trial).sum() + ridge @ theta**2 / 2), slope
 
     bounds = [(-1.0, None), *[(None, None)] * (tags + 1)]
     theta = minimize(loss, np.zeros(tags + 2), jac=True, method="L-BFGS-B", bounds=bounds).x
-    chance = _sigmoid((1.0 + theta[0]) * odds + theta[1] + theta[2:])
+    chance = sigmoid((1.0 + theta[0]) * odds + theta[1] + theta[2:])
     return 1.0 + theta[0], theta[1] + theta[2:], 1.0 / ((chance * (1.0 - chance)).sum(axis=0) + CORRECTION[2])
 
 
@@ -453,10 +452,3 @@ def _nested(values: NDArray[np.generic], digits: int = 17) -> Any:
     if values.ndim > 1:
         return tuple(_nested(part, digits) for part in values)
     return tuple(float(f"{value:.{digits}g}") for value in values.tolist())
-
-
-def _sigmoid(odds: Floats) -> Floats:
-    from scipy.special import expit
-
-    chance: Floats = expit(odds)
-    return chance

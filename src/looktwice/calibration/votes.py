@@ -9,18 +9,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from looktwice.calibration.evidence import MISSING, UNLISTED, Bools, Codes, Evidence, Floats, Places, RankedList
+from looktwice.calibration.evidence import (
+    MISSING,
+    UNLISTED,
+    Bools,
+    Codes,
+    Evidence,
+    Floats,
+    Places,
+    RankedList,
+    require,
+)
 from looktwice.errors import DataError, FitError, MissingExtra
 
 if TYPE_CHECKING:
     import pandas as pd
-
-T = TypeVar("T")
 
 
 Labels = Sequence[str | int | None] | NDArray[np.generic]
@@ -103,35 +111,24 @@ class Votes:
     _by_picture: ClassVar[tuple[str, ...]] = ("names", "base", "views", "digests")
 
     def __post_init__(self) -> None:
-        n, s = len(self.names), len(self.panel)
-        if self.base.shape != (n,) or self.views.shape != (n, s):
-            raise DataError(
-                f"votes for {n} pictures and {s} views need shapes {(n,)} and {(n, s)}, "
-                f"not {self.base.shape} and {self.views.shape}",
-                code="votes-malformed",
-            )
-        if len(self.digests) not in (0, n):
-            raise DataError(
-                f"{n} pictures have votes, but {len(self.digests)} digests were given", code="votes-malformed"
-            )
-        if len(self.unsayable) not in (0, s + 1):
-            raise DataError(
-                f"{s} views and the base need {s + 1} lists of unsayable labels, not {len(self.unsayable)}",
-                code="votes-malformed",
-            )
-        answers = self.answers()
-        if answers.max(initial=0) >= max(len(self.vocabulary), 1) or answers.min(initial=0) < MISSING:
-            raise DataError(
-                "votes contain a code outside their vocabulary; the file was not made by looktwice",
-                code="votes-malformed",
-            )
-        if self.classes < max(2, len(self.vocabulary)):
-            raise DataError(
-                f"{self.classes} classes cannot hold a vocabulary of {len(self.vocabulary)} labels",
-                code="votes-malformed",
-            )
+        n, s, words, answers = len(self.names), len(self.panel), len(self.vocabulary), (self.base, self.views)
+        require(
+            self.base.shape == (n,) and self.views.shape == (n, s),
+            f"votes for {n} pictures and {s} views need shapes {(n,)} and {(n, s)}, "
+            f"not {self.base.shape} and {self.views.shape}",
+        )
+        require(len(self.digests) in (0, n), f"{n} pictures have votes, but {len(self.digests)} digests were given")
+        require(
+            len(self.unsayable) in (0, s + 1),
+            f"{s} views and the base need {s + 1} lists of unsayable labels, not {len(self.unsayable)}",
+        )
+        require(
+            all(x.max(initial=0) < max(words, 1) and x.min(initial=0) >= MISSING for x in answers),
+            "votes contain a code outside their vocabulary; the file was not made by looktwice",
+        )
+        require(self.classes >= max(2, words), f"{self.classes} classes cannot hold a vocabulary of {words} labels")
         if self.evidence:
-            self.evidence.check(n, s, len(self.vocabulary))
+            self.evidence.check(n, s, words)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -266,31 +263,27 @@ class Votes:
         """
         words = tuple(truths)
         doubtful = np.array(list(map(bool, excluded)) or [False] * len(words), bool)
-        if len(doubtful) != len(words):
-            raise DataError(
-                f"{len(words)} pictures have truths, but excluded labels are given for {len(excluded)}",
-                code="votes-malformed",
-            )
-        return LabelledVotes(
-            self.names,
-            self.panel,
-            self.vocabulary,
-            self.base,
-            self.views,
-            self.classes,
-            np.where(doubtful, np.int32(OUTSIDE), self.codes(words)),
-            words,
-            digests=self.digests,
-            evidence=self.evidence,
-            unsayable=self.unsayable,
-            excluded=tuple(excluded) if doubtful.any() else (),
-            probabilities=tuple(probabilities) if len(set(probabilities)) > 1 else (),
+        require(
+            len(doubtful) == len(words),
+            f"{len(words)} pictures have truths, but excluded labels are given for {len(excluded)}",
         )
+        truth: dict[str, Any] = {
+            "truths": np.where(doubtful, np.int32(OUTSIDE), self.codes(words)),
+            "words": words,
+            "excluded": tuple(excluded) if doubtful.any() else (),
+            "probabilities": tuple(probabilities) if len(set(probabilities)) > 1 else (),
+        }
+        return LabelledVotes(**vars(self) | truth)
 
     def take(self, rows: Rows) -> Self:
         """The votes about a subset of the pictures, given as a slice, positions or a mask."""
         places = np.arange(len(self))[rows]
-        kept: dict[str, Any] = {name: _taken(getattr(self, name), places) for name in self._by_picture}
+        kept: dict[str, Any] = {name: getattr(self, name) for name in self._by_picture}
+        for name, values in kept.items():  # an empty tuple, which stands for unknown values, stays empty
+            if isinstance(values, tuple):
+                kept[name] = tuple(values[place] for place in places.tolist()) if values else ()
+            else:
+                kept[name] = values[places]
         return replace(self, evidence=self.evidence and self.evidence.take(places), **kept)
 
     def distinct(self) -> Self:
@@ -301,20 +294,17 @@ class Votes:
 
     def under(self, columns: Sequence[int]) -> Self:
         """The votes of some of the views, in the order given."""
-        panel, evidence = tuple(self.panel[c] for c in columns), self.evidence and self.evidence.under(list(columns))
-        unsayable = tuple(self.unsayable[c] for c in (0, *(c + 1 for c in columns))) if self.unsayable else ()
-        return replace(self, panel=panel, views=self.views[:, list(columns)], evidence=evidence, unsayable=unsayable)
+        return self.of_sources([0, *(column + 1 for column in columns)])
 
     def of_sources(self, places: Sequence[int]) -> Self:
         """The answers at these positions of (base, view 1 … view S); the first becomes the base."""
-        first, *others = places
-        evidence = self.evidence and Evidence(self.evidence.labels[:, places], self.evidence.scores[:, places])
+        names, answers = ("base", *self.panel), self.answers()[:, places]
         return replace(
             self,
-            panel=tuple("base" if place == 0 else self.panel[place - 1] for place in others),
-            base=self.answers()[:, first],
-            views=self.answers()[:, others],
-            evidence=evidence,
+            panel=tuple(names[place] for place in places[1:]),
+            base=answers[:, 0],
+            views=answers[:, 1:],
+            evidence=self.evidence and Evidence(self.evidence.labels[:, places], self.evidence.scores[:, places]),
             unsayable=tuple(self.unsayable[place] for place in places) if self.unsayable else (),
         )
 
@@ -433,25 +423,23 @@ class LabelledVotes(Votes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.excluded) not in (0, len(self)):
-            raise DataError(
-                f"{len(self)} pictures have votes, but excluded labels are given for {len(self.excluded)}",
-                code="votes-malformed",
-            )
-        if len(self.probabilities) not in (0, len(self)) or not all(0.0 < p <= 1.0 for p in self.probabilities):
-            raise DataError(
-                f"{len(self)} pictures need as many probabilities above 0 and up to 1, or none", code="votes-malformed"
-            )
-        if self.truths.shape != (len(self),) or len(self.words) != len(self):
-            raise DataError(
-                f"{len(self)} pictures have votes, but {len(self.words)} truths were given", code="votes-malformed"
-            )
+        require(
+            len(self.excluded) in (0, len(self)),
+            f"{len(self)} pictures have votes, but excluded labels are given for {len(self.excluded)}",
+        )
+        require(
+            len(self.probabilities) in (0, len(self)) and all(0.0 < p <= 1.0 for p in self.probabilities),
+            f"{len(self)} pictures need as many probabilities above 0 and up to 1, or none",
+        )
+        require(
+            self.truths.shape == (len(self),) and len(self.words) == len(self),
+            f"{len(self)} pictures have votes, but {len(self.words)} truths were given",
+        )
         inside = (self.truths >= 0) & (self.truths < len(self.vocabulary))
-        if not (inside | (self.truths == OUTSIDE)).all():
-            raise DataError(
-                "truths contain a code outside the vocabulary; let `labelled` create the codes",
-                code="votes-malformed",
-            )
+        require(
+            bool((inside | (self.truths == OUTSIDE)).all()),
+            "truths contain a code outside the vocabulary; let `labelled` create the codes",
+        )
 
     def even(self) -> Bools:
         """(n,): a subsample in which all pictures had the same probability of selection.
@@ -476,9 +464,8 @@ class LabelledVotes(Votes):
 
     def excluded_labels(self, row: int) -> list[str]:
         """The labels known to be wrong for a picture; a label outside the vocabulary is an empty string."""
-        return (
-            ["" if code == OUTSIDE else self.vocabulary[code] for code in self.excluded[row]] if self.excluded else []
-        )
+        codes = self.excluded[row] if self.excluded else ()
+        return ["" if code == OUTSIDE else self.vocabulary[code] for code in codes]
 
     def forbids(self, labels: Codes) -> Bools:
         """(n, c): whether each of these labels, (n, c), is known to be wrong."""
@@ -521,56 +508,3 @@ def few(labels: Iterable[str]) -> str:
     """The first three labels in alphabetical order."""
     ordered = sorted(labels)
     return ", ".join(repr(label[:40]) for label in ordered[:3]) + (", …" if len(ordered) > 3 else "")
-
-
-def _taken(values: tuple[T, ...] | Codes, places: Places) -> tuple[T, ...] | Codes:
-    """Some of the values, one per picture; an empty tuple, which stands for unknown values, stays empty."""
-    if isinstance(values, tuple):
-        return tuple(values[place] for place in places.tolist()) if values else ()
-    return values[places]
-
-
-@dataclass(frozen=True, eq=False)
-class Tally:
-    """One label per picture, the number of views that agree, and the number of views asked."""
-
-    label: Codes
-    agree: NDArray[np.int64]
-    asked: NDArray[np.int64]
-
-    def fraction(self) -> Floats:
-        """The share of agreeing views, p_A = k/S in [0, 1]; 1 if no view was asked."""
-        return np.where(self.asked > 0, self.agree / np.maximum(self.asked, 1), 1.0)
-
-    def smoothed(self) -> Floats:
-        """(k + 1/2) / (S + 1), in (0, 1): the smoothed share, which is never 0 or 1."""
-        return (self.agree + 0.5) / (self.asked + 1.0)
-
-
-def base_tally(votes: Votes) -> Tally:
-    """The base label, and the views that agree with it: the paper's A = f(x)."""
-    return _count(votes, votes.base)
-
-
-def vote_tally(votes: Votes) -> Tally:
-    """The most frequent label of the views; ties go to the base label, then to the first view."""
-    if not votes.panel:
-        return base_tally(votes)
-    views = votes.views
-    counts = np.stack([(views == views[:, [s]]).sum(axis=1) for s in range(views.shape[1])], axis=1)
-    counts = np.where(views == MISSING, -1, 2 * counts + (views == votes.base[:, None]))
-    first = counts.argmax(axis=1)
-    label = views[np.arange(len(votes)), first]
-    return _count(votes, np.where(label == MISSING, votes.base, label))
-
-
-def _count(votes: Votes, label: Codes) -> Tally:
-    asked = votes.views != MISSING
-    return Tally(label, (asked & (votes.views == label[:, None])).sum(axis=1), asked.sum(axis=1))
-
-
-Ballot = Literal["base", "vote"]
-"""The label that the confidence refers to: the base answer, or the most frequent answer."""
-
-
-TALLIES = {"base": base_tally, "vote": vote_tally}

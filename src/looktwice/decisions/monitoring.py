@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from looktwice.calibration import MISSING, Counts, Floats, Votes, base_tally, check_share
+from looktwice.calibration import MISSING, Counts, Floats, Votes, check_share
 from looktwice.errors import DataError
 from looktwice.images import NAMES, PLACES, WorkingSize
 
@@ -308,7 +308,7 @@ class AnswerKinds(BaseModel):
 
 def kinds(votes: Votes) -> list[Kind]:
     """The kind of answers about each picture."""
-    agree = base_tally(votes).agree.tolist()
+    agree = ((votes.views == votes.base[:, None]) & (votes.views != MISSING)).sum(axis=1).tolist()
     answers = np.column_stack([votes.base, np.where(votes.views == MISSING, votes.base[:, None], votes.views)])
     labels = 1 + (np.diff(np.sort(answers, axis=1)) != 0).sum(axis=1)
     words = (votes.vocabulary[code] for code in votes.base.tolist())
