@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -64,12 +63,9 @@ def test_odd_sources_are_refused(name: str, price: float) -> None:
 
 
 @given(st.lists(st.floats(0, 1), max_size=4), st.integers(0, 1000))
-def test_a_sequence_survives_json_and_stops_at_the_first_confidence_that_is_enough(
-    enough: list[float], seed: int
-) -> None:
+def test_a_sequence_stops_at_the_first_confidence_that_is_enough(enough: list[float], seed: int) -> None:
     sources = tuple(Source(f"c{place}", price=1.0 + place) for place in range(len(enough) + 1))
     sequence = Sequence(sources, tuple(enough))
-    assert Sequence.from_dict(json.loads(json.dumps(sequence.to_dict()))) == sequence
     confidence = np.random.default_rng(seed).random((20, len(sources)))
     for row, asked in zip(confidence, sequence.asked(confidence), strict=True):
         assert all(c < level for c, level in zip(row[: asked - 1], enough, strict=False))
@@ -133,9 +129,8 @@ def test_a_limit_holds_on_held_out_pictures_and_more_money_loses_no_more() -> No
     chosen = [choose(found, max_price=limit) for limit in (1.0, 3.0, 5.0, 7.0)]
     assert all(point.price <= limit for point, limit in zip(chosen, (1.0, 3.0, 5.0, 7.0), strict=True))
     assert all(after.loss <= 1.01 * before.loss for before, after in pairwise(chosen))
-    (low, high), (least, most) = chosen[1].intervals()
+    low, high = chosen[1].interval
     assert low < chosen[1].loss < high
-    assert least < chosen[1].price < most
 
 
 @pytest.mark.slow

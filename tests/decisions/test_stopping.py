@@ -78,7 +78,7 @@ def test_a_jury_profile_shows_what_each_view_adds_and_what_stopping_early_saves(
 def test_stopping_early_asks_less_and_believes_the_jury_of_what_was_asked(
     profile: Profile, clothes: list[Picture], tested: Collected
 ) -> None:
-    policy = Policy.early_stopping(profile)
+    policy = Policy.usual(profile)
     found = verdicts(clothes[400:600], profile, policy)
     assert profile.adaptive is not None
     juries, enough = profile.adaptive.restored_calibrator().members(), [*profile.adaptive.enough, 0.0]
@@ -124,8 +124,7 @@ def test_pictures_that_something_was_chosen_on_teach_but_are_not_judged(taught: 
 
 def test_only_a_jury_profile_knows_when_to_stop(tmp_path: Path) -> None:
     profile = write_profile(tmp_path / "profile.json", MODEL)
-    with pytest.raises(ProfileError, check=coded("profile-incomplete")):
-        Policy.early_stopping(profile)
+    assert Policy.usual(profile).rounds is None
 
 
 def test_a_profile_whose_parts_about_stopping_do_not_fit_is_refused(profile: Profile) -> None:
@@ -198,7 +197,7 @@ def test_drift_is_noticed_on_other_pictures_and_not_on_the_same_kind(
     with np.load(DEMO / "pictures.npz") as file:
         np.savez(tmp_path / "negatives.npz", images=255 - file["images"][:150])
     negatives = find([tmp_path / "negatives.npz"])
-    for policy in (Policy.full_panel(profile), Policy.early_stopping(profile)):
+    for policy in (Policy.full_panel(profile), Policy.usual(profile)):
         same = verdicts(clothes[400:600], profile, policy)
         other = verdicts(negatives, profile, policy)
         assert not drifted(policy, same)

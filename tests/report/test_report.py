@@ -171,7 +171,7 @@ def near(text: str) -> str:
 @pytest.mark.slow
 def test_the_table_holds_the_figures_and_intervals_that_assess_computes(profile: Profile, tested: Collected) -> None:
     read = Read(page(inputs(tested, profile, results=())))
-    for result in evaluation.assess(tested, profile):
+    for result in evaluation.evaluate(tested, profile, Policy.full_panel(profile)).results:
         cells = read.row("Figures", result.calibrator)
         assert cells[1] == str(result.queries)
         for cell, key in zip(cells[2:], ("accuracy", "ece", "auroc", "brier", "nll"), strict=True):
@@ -505,7 +505,7 @@ def test_votes_that_stopped_early_are_believed_as_the_practice_says(profile: Pro
     views = tested.votes.views.copy()
     views[::2, 2:] = MISSING
     early = replace(tested, votes=replace(tested.votes, views=views))
-    policy = Policy.early_stopping(profile)
+    policy = Policy.usual(profile)
     judged = judge(inputs(early, profile, policy=policy))
     assert judged is not None
     np.testing.assert_array_equal(judged.confidence, policy.calibrator.confidence(early.votes))
@@ -527,7 +527,7 @@ def test_stopping_early_is_not_shown_on_the_pictures_that_taught_it() -> None:
     taught = collected(200, seed=21)
     profile = profiled(taught)
     with pytest.raises(DataError, check=coded("option-conflict")):
-        page(inputs(taught, profile, policy=Policy.early_stopping(profile)))
+        page(inputs(taught, profile, policy=Policy.usual(profile)))
 
 
 @pytest.mark.slow

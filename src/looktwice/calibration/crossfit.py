@@ -75,10 +75,6 @@ class Outcome:
         """Bootstrap 95 % intervals of the scores."""
         return metrics.bootstrap(self.confidence, self.correct, self.brier, self.nll, seed=seed)
 
-    def since(self, start: int) -> Self:
-        """The outcome without the first `start` pictures."""
-        return self.of_rows(slice(start, None))
-
     def of_rows(self, rows: NDArray[np.bool_] | slice) -> Self:
         """The outcome for a subset of the pictures."""
         return replace(self, **{field: getattr(self, field)[rows] for field in ARRAYS})

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.calibration.distribution import Distribution
-from looktwice.calibration.evidence import MISSING, UNLISTED, Codes, Floats, Places, Scale
+from looktwice.calibration.evidence import MISSING, UNLISTED, Codes, Evidence, Floats, Places, Scale
 from looktwice.calibration.logit import UNKNOWN, Patterns, softmax
 from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.errors import DataError
@@ -126,9 +126,9 @@ def options_of(
             case "bend":
                 part[:, 0] = np.maximum(_odds(logs)[:, None] - np.array(knots), 0.0)
             case "views":
-                part[:, :, 0] = _mean(logs[:, 1:], _lists(votes)[:, 1:])
+                part[:, :, 0] = _mean(logs[:, 1:], _evidence(votes).listed()[:, 1:])
             case _:
-                part[:, :, 0] = np.log(_mean(np.exp(logs), _lists(votes)))
+                part[:, :, 0] = np.log(_mean(np.exp(logs), _evidence(votes).listed()))
         place = end
     features[:, -1, -2] = 1.0
     features[:, -1, -1] = np.log(np.maximum(count, 1) / answers.shape[1])
@@ -150,17 +150,15 @@ def first_named(codes: Codes) -> Places:
     return np.where(codes == MISSING, MISSING, first)
 
 
-def _lists(votes: Votes) -> NDArray[np.bool_]:
-    """(n, S + 1): which answers have a list."""
+def _evidence(votes: Votes) -> Evidence:
     if votes.evidence is None:
         raise DataError("these votes have no scores", code="votes-mismatch")
-    return votes.evidence.listed()
+    return votes.evidence
 
 
 def _log_shares(votes: Votes, scale: Scale, labels: Codes, silent: NDArray[np.bool_] | None) -> Floats:
     """(n, S + 1, c + 1): the log share of each option in each ranked list."""
-    assert votes.evidence is not None  # noqa: S101  # `_listed_labels` has checked it
-    logs = scale.log_shares(votes.evidence, labels, votes.classes)
+    logs = scale.log_shares(_evidence(votes), labels, votes.classes)
     if silent is not None:
         np.copyto(logs[:, :, :-1], logs.max(axis=2, keepdims=True), where=silent.transpose(0, 2, 1))
     return logs
@@ -189,11 +187,7 @@ def _mean(values: Floats, listed: NDArray[np.bool_]) -> Floats:
 
 def _listed_labels(votes: Votes, scale: Scale) -> Codes:
     """(n, c): the base label, the views' labels in order, and the MOST_OTHERS listed labels with the largest shares."""
-    evidence = votes.evidence
-    if evidence is None:
-        raise DataError("these votes have no scores", code="votes-mismatch")
-    n, words = len(votes), max(len(votes.vocabulary), 1)
-    answers = votes.answers()
+    evidence, n, words, answers = _evidence(votes), len(votes), max(len(votes.vocabulary), 1), votes.answers()
     width = answers.shape[1]
     listed = evidence.labels.reshape(n, -1)
     shares = scale.shares(evidence).reshape(n, -1)

@@ -47,15 +47,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def assess(collected: Collected, profile: Profile, policy: Policy | None = None) -> list[Result]:
-    """Results of a profile on held-out labelled pictures, with baselines."""
-    labelled = collected.labelled().evenly()
-    calibrator = (policy or Policy.full_panel(profile)).calibrator
-    name = STOPPING if isinstance(calibrator, AdaptiveJury) else calibrator.name
-    plain = baselines(labelled, profile)
-    return [Result.of(outcome) for outcome in (*plain, crossfit.outcome(calibrator, labelled, name))]
-
-
 def baselines(labelled: LabelledVotes, profile: Profile) -> list[Outcome]:
     """Baselines of a single query: naive, constant, and the classifier's own score if there is one."""
     constant = [Constant(accuracy=profile.accuracy())] if profile.results else []
@@ -320,7 +311,9 @@ def evaluate(
     collected: Collected, profile: Profile, policy: Policy, unlabelled: Iterable[Verdict] | None = None
 ) -> Evaluation:
     """Evaluate a profile on labelled votes, without queries."""
-    outcome = crossfit.outcome(policy.calibrator, collected.labelled().evenly())
-    results = tuple(assess(collected, profile, policy))
+    labelled, calibrator = collected.labelled().evenly(), policy.calibrator
+    outcome = crossfit.outcome(calibrator, labelled)
+    named = replace(outcome, name=STOPPING) if isinstance(calibrator, AdaptiveJury) else outcome
+    results = tuple(Result.of(each) for each in (*baselines(labelled, profile), named))
     accuracy = None if unlabelled is None else powered_accuracy(collected, outcome, unlabelled)
     return Evaluation(profile, policy, collected, results, guarantees(collected, policy), outcome, accuracy)

@@ -10,6 +10,7 @@ import numpy as np
 
 from looktwice.calibration import (
     Ballot,
+    Bools,
     Calibrator,
     Constant,
     Gaussian,
@@ -84,8 +85,9 @@ def learn(collected: Collected, calibrator: Calibrator, description: str, n_sele
         )
         return learn_sequence(collected, [asked], n_selection, ballot=calibrator.ballot, whole=True).profile
     held_out = crossfit.cross_fit(calibrator, labelled, n_selection=n_selection)
-    even = labelled.even()[n_selection:]
-    return build(collected, calibrator, description, n_selection, held_out.of_rows(even))
+    return build(
+        collected, calibrator, description, n_selection, held_out.of_rows(judged(labelled, n_selection)[n_selection:])
+    )
 
 
 def learn_sequence(
@@ -108,9 +110,9 @@ def learn_sequence(
     found = find(held, choice, [every] if whole else None)
     places = every if whole else found.places
     chosen, classifiers = _chosen(collected, asked, held, places)
-    votes, even = chosen.labelled(), labelled.even()[n_selection:]
-    curve = [step.since(n_selection).of_rows(even) for step in held.curve(places)]
-    stopped = found.outcome.since(n_selection).of_rows(even)
+    votes, rows = chosen.labelled(), judged(labelled, n_selection)
+    curve = [step.of_rows(rows) for step in held.curve(places)]
+    stopped = found.outcome.of_rows(rows)
     others = [stopped] if len(places) > 1 else []
     jury = Jury(ballot=held.ballot)
     profile = build(chosen, jury, classifiers[0].description, n_selection, replace(curve[-1], name=jury.name), *others)
@@ -174,7 +176,7 @@ def _cheaper(
     collected: Collected, asked: Sequence[ProfileClassifier], found: Found, n_selection: int, whole: bool
 ) -> Iterator[Adaptive]:
     """Earlier stopping in the sequence that was found, each selected in every fold within its price."""
-    held, even, last = found.held, collected.labelled().even()[n_selection:], 0.0
+    held, rows, last = found.held, judged(collected.labelled(), n_selection), 0.0
     for point in frontier(found.points):
         length = len(point.sequence.sources)
         if point.price < found.point.price and point.sequence.sources == found.sequence.sources[:length]:
@@ -182,8 +184,8 @@ def _cheaper(
             other = find(held, partial(choose, max_price=point.price), start)
             if last < other.point.price and other.places == found.places[: len(other.places)]:
                 last = other.point.price
-                stopped = other.outcome.since(n_selection).of_rows(even)
-                yield _adaptive(_chosen(collected, asked, held, other.places)[0], other, n_selection, stopped)
+                chosen, _ = _chosen(collected, asked, held, other.places)
+                yield _adaptive(chosen, other, n_selection, other.outcome.of_rows(rows))
 
 
 def _adaptive(chosen: Collected, found: Found, n_selection: int, stopped: Outcome) -> Adaptive:
@@ -194,7 +196,7 @@ def _adaptive(chosen: Collected, found: Found, n_selection: int, stopped: Outcom
     views, first = len(votes.panel), int(asked.min()) - 1
     agree = base_tally(votes.under(range(first))).agree[even].tolist()
     bins = [agreement_bin(*pair, views) for pair in zip(agree, (asked[even] - 1).tolist(), strict=True)]
-    final = crossfit.outcome(found.calibrator, followed).since(n_selection).of_rows(even[n_selection:])
+    final = crossfit.outcome(found.calibrator, followed).of_rows(judged(votes, n_selection))
     return Adaptive(
         panel=str(chosen.panel),
         first=first,
@@ -208,6 +210,11 @@ def _adaptive(chosen: Collected, found: Found, n_selection: int, stopped: Outcom
     )
 
 
+def judged(labelled: LabelledVotes, n_selection: int) -> Bools:
+    """(n,): a uniform subsample of the pictures on which nothing was selected, which figures refer to."""
+    return labelled.even() & (np.arange(len(labelled)) >= n_selection)
+
+
 def build(
     collected: Collected,
     calibrator: Calibrator,
@@ -218,13 +225,14 @@ def build(
 ) -> Profile:
     """Assemble the profile of a calibrator, with its outcome and those of the baselines."""
     labelled, described = collected.labelled(), collected.described()
-    even = labelled.even()[n_selection:]
-    part = labelled.take(slice(n_selection, None)).take(np.flatnonzero(even))
-    judged, single = crossfit.baselines(part), None
+    rows = judged(labelled, n_selection)
+    part = labelled.take(np.flatnonzero(rows))
+    outcomes, single = crossfit.baselines(part), None
     if isinstance(calibrator, Jury) and labelled.evidence:
-        judged += [own] if (own := crossfit.own_score(part)) else []
+        outcomes += [own] if (own := crossfit.own_score(part)) else []
         single = calibrator.fit(labelled.under([]))
-        judged += [crossfit.one_query(calibrator, labelled, n_selection).of_rows(even)] if labelled.panel else []
+        if labelled.panel:
+            outcomes.append(crossfit.one_query(calibrator, labelled, n_selection).of_rows(rows[n_selection:]))
     fitted = calibrator.fit(labelled)
     # Scores may have helped on some folds; the row shows the final calibrator.
     uses_scores = isinstance(fitted, Jury) and fitted.scored is not None
@@ -243,8 +251,8 @@ def build(
         calibrator=dump(fitted),
         pictures=len(labelled),
         fitted_on=tuple(digest[:DIGEST_DIGITS] for digest in labelled.digests if digest),
-        results=tuple(Result.of(outcome) for outcome in (*judged, held_out, *others)),
-        held_out=HeldOut.of(held_out, crossfit.outcome(fitted, labelled).since(n_selection).of_rows(even)),
+        results=tuple(Result.of(outcome) for outcome in (*outcomes, held_out, *others)),
+        held_out=HeldOut.of(held_out, crossfit.outcome(fitted, labelled).of_rows(rows)),
         agreement_bins=tuple(
             np.bincount(base_tally(labelled.evenly()).agree, minlength=len(labelled.panel) + 1).tolist()
         ),

@@ -184,39 +184,25 @@ class Policy(PicturePolicy):
     @classmethod
     def full_panel(cls, profile: Profile) -> Self:
         """The policy that asks the whole panel about every picture."""
-        return cls(
-            profile.views(),
-            profile.restored_calibrator(),
-            held_out=profile.held_out,
-            agreement_bins=profile.agreement_bins,
-            familiarity=profile.familiarity,
-            answers=profile.answers,
-        )
-
-    @classmethod
-    def early_stopping(cls, profile: Profile, max_price: float | None = None, max_queries: float | None = None) -> Self:
-        """The policy that stops once further answers would have little effect, within limits on the mean picture."""
-        adaptive = profile.within(max_price, max_queries)
-        if adaptive is None:
-            raise ProfileError("this profile does not say when to stop asking; fit again", code="profile-incomplete")
-        unsayable = profile.unsayable[: 1 + len(adaptive.views())]
-        rounds = _rounds(adaptive, profile.vocabulary, profile.classes, unsayable)
-        return cls(
-            replace(adaptive.views(), first=profile.name),
-            adaptive.restored_calibrator(),
-            held_out=adaptive.held_out,
-            agreement_bins=adaptive.agreement_bins,
-            rounds=rounds,
-            familiarity=profile.familiarity,
-            answers=adaptive.answers,
-        )
+        return cls._following(profile, None)
 
     @classmethod
     def usual(cls, profile: Profile, max_price: float | None = None, max_queries: float | None = None) -> Self:
-        """Stop as soon as the next query is not worth its price, if the profile has such a rule."""
-        if profile.within(max_price, max_queries) is None:
-            return cls.full_panel(profile)
-        return cls.early_stopping(profile, max_price, max_queries)
+        """Stop once the next query is not worth its price, within limits on the mean picture, if the profile can."""
+        return cls._following(profile, profile.within(max_price, max_queries))
+
+    @classmethod
+    def _following(cls, profile: Profile, stopping: Adaptive | None) -> Self:
+        source = stopping or profile
+        return cls(
+            replace(source.views(), first=profile.name),
+            source.restored_calibrator(),
+            held_out=source.held_out,
+            agreement_bins=source.agreement_bins,
+            rounds=_rounds(stopping, profile) if stopping else None,
+            familiarity=profile.familiarity,
+            answers=source.answers,
+        )
 
     def claim_tests(self, claims: Sequence[Claim], profile: Profile, level: float = 0.95) -> list[ClaimTest]:
         vocabulary = profile.vocabulary
@@ -352,17 +338,15 @@ def agreement_bin(agree: int, asked: int, views: int) -> int:
     return agree * (views + 1) + views - asked
 
 
-def _rounds(
-    adaptive: Adaptive, vocabulary: Sequence[str], classes: int, unsayable: tuple[tuple[int, ...], ...]
-) -> Rounds:
+def _rounds(adaptive: Adaptive, profile: Profile) -> Rounds:
     """Ask further views one by one after the first round, until the stopping rule is met.
 
     Without scores the decision depends only on which answers agree (and on the labels, with a confusion step), so it is
     cached.
     """
-    calibrator = adaptive.restored_calibrator()
+    calibrator, vocabulary, classes = adaptive.restored_calibrator(), profile.vocabulary, profile.classes
     views = len(calibrator.juries) - 1
-    panel = tuple(map(str, range(views)))
+    panel, unsayable = tuple(map(str, range(views))), profile.unsayable[: 1 + views]
     scored = any(jury.scored for jury in calibrator.juries)
     confused = any(jury.confusion for jury in calibrator.members())
     known = {label: code for code, label in enumerate(vocabulary) if confused}

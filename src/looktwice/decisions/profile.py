@@ -101,13 +101,12 @@ class FrontierPoint(Part):
     @classmethod
     def of(cls, point: Point, chosen: bool = False) -> Self:
         """Convert a point of the search to its stored form."""
-        (low, high), _ = point.intervals()
         return cls(
             sources=tuple(map(str, point.sequence.sources)),
             enough=point.sequence.enough,
             queries=round(point.queries, 4),
             price=float(f"{point.price:.6g}"),
-            brier=Figure.of(point.loss, (low, high)),
+            brier=Figure.of(point.loss, point.interval),
             chosen=chosen,
         )
 
@@ -381,8 +380,7 @@ class Profile(Part):
     def __repr__(self) -> str:
         return results_text(self._title(), self.results)
 
-    def __str__(self) -> str:
-        return repr(self)
+    __str__ = __repr__
 
     def check_scores(self, scores: Scores) -> None:
         """Raise an error if scores are to be ignored that the profile uses."""

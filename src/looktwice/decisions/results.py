@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import Annotated, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,6 @@ from looktwice.calibration import (
 )
 from looktwice.errors import ProfileError
 from looktwice.plots import notebook
-
-if TYPE_CHECKING:
-    pass
 
 FEW = 5
 """The fewest wrong, and right, answers for which AUROC is reported."""

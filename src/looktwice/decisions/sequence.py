@@ -19,7 +19,7 @@ the outcome that it returns.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence as Several
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Self, TypeVar
 
 import numpy as np
@@ -99,15 +99,6 @@ class Sequence:
         steps = [f"{source} until {level:.3f}" for source, level in zip(self.sources, self.enough, strict=False)]
         return ", then ".join([*steps, str(self.sources[-1])])
 
-    def to_dict(self) -> dict[str, object]:
-        """Convert to plain values for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, list[dict[str, object]]]) -> Self:
-        """The inverse of `to_dict`."""
-        return cls(tuple(Source(**each) for each in values["sources"]), tuple(values["enough"]))  # type: ignore[arg-type]
-
     def prices(self) -> Floats:
         """(L,): the cost per picture of the first 1, 2 … L sources."""
         return np.cumsum([source.price for source in self.sources])
@@ -156,19 +147,16 @@ class Point:
         """The mean price per picture."""
         return float(self.prices.mean())
 
-    def intervals(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """The 95 % intervals of the mean loss and of the mean price."""
-        (loss, price), half = (self.loss, self.price), [_half(each) for each in (self.losses, self.prices)]
-        return (max(0.0, loss - half[0]), loss + half[0]), (max(0.0, price - half[1]), price + half[1])
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the mean loss."""
+        half = float(Z95 * self.losses.std() / np.sqrt(len(self.losses)))
+        return max(0.0, self.loss - half), self.loss + half
 
     def is_near(self, best: Point) -> bool:
         """Whether the loss is within one standard error and LEAST_GAIN of a better point's."""
         more = self.losses - best.losses
         return self.loss - best.loss <= LEAST_GAIN * best.loss and more.mean() <= more.std() / np.sqrt(len(more))
-
-
-def _half(values: Floats) -> float:
-    return float(Z95 * values.std() / np.sqrt(len(values)))
 
 
 def frontier(points: Iterable[Point], least_gain: float = LEAST_GAIN) -> tuple[Point, ...]:
