@@ -130,7 +130,7 @@ def alone(name: str, crowd: Crowd, label: Codes, confidence: Floats, test: Rows)
     """One label with a confidence as an outcome, the rest spread evenly."""
     distribution = Distribution(label[test, None], confidence[test, None], crowd.votes.classes)
     truths = crowd.votes.truths[test]
-    return Outcome.of(name, crowd.answers.shape[1], label[test], confidence[test], distribution, truths)
+    return Outcome.from_predictions(name, crowd.answers.shape[1], label[test], confidence[test], distribution, truths)
 
 
 def regressed(features: Floats, right: Bools, fit: Rows, model: type) -> Floats:

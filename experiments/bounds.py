@@ -132,8 +132,8 @@ def tag_answers(probability: Floats, votes: LabelledTagVotes, place: int) -> Ans
 def ours(trial: Trial, claims: Sequence[Claim]) -> Bools | None:
     """Accepted by our thresholds."""
     made = thresholds(claims, trial.labelled, LEVEL)
-    least = np.array([made.of(str(word)) for word in trial.tested.predicted])
-    wanted = [made.of(claim.label) for claim in claims if claim.kind == "error"] or [made.by_label["*"]]
+    least = np.array([made.for_label(str(word)) for word in trial.tested.predicted])
+    wanted = [made.for_label(claim.label) for claim in claims if claim.kind == "error"] or [made.by_label["*"]]
     return trial.tested.confidence >= least if max(wanted) < NEVER else None
 
 

@@ -103,7 +103,7 @@ def emotions(dataset: str, apis: Sequence[str]) -> LabelledVotes:
 def believing(name: str, votes: LabelledVotes, confidence: Floats) -> Outcome:
     """A confidence in the base answer, the rest spread evenly."""
     distribution = Distribution(votes.base[:, None], confidence[:, None], votes.classes)
-    return Outcome.of(name, 1, votes.base, confidence, distribution, votes.truths)
+    return Outcome.from_predictions(name, 1, votes.base, confidence, distribution, votes.truths)
 
 
 def isotonic(x: Floats, right: NDArray[np.bool_], at: Floats) -> Floats:

@@ -67,7 +67,7 @@ def dense_outcome(name: str, logs: Floats, truths: Codes, queries: float) -> Out
     p = np.exp(logs)
     labels = np.broadcast_to(np.arange(p.shape[1], dtype=np.int32), p.shape)
     label = p.argmax(axis=1).astype(np.int32)
-    return Outcome.of(name, queries, label, p.max(axis=1), Distribution(labels, p, p.shape[1]), truths)
+    return Outcome.from_predictions(name, queries, label, p.max(axis=1), Distribution(labels, p, p.shape[1]), truths)
 
 
 def white_box(logs: Floats, truths: Codes, base: Codes, fit: Rows, test: Rows) -> Figures:

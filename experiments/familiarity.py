@@ -345,9 +345,9 @@ def streams(names: Sequence[str]) -> list[dict[str, object]]:
                 live = [*before, *_changed(after, CHANGES.get(change, CHANGES["none"]))]
                 named = [Picture(str(place), item.truth, item.source) for place, item in enumerate(live)]
                 verdicts = [found for found in model.score(named) if isinstance(found, Verdict)]
-                stream = Stream.of(policy).update([Observation.at(verdict, policy) for verdict in verdicts])
+                stream = Stream.start(policy).update([Observation.at(verdict, policy) for verdict in verdicts])
                 right = [verdict.label == item.truth for verdict, item in zip(verdicts, named, strict=True)]
-                told, unwatched = stream.expected(), Stream.of(policy)
+                told, unwatched = stream.expected(), Stream.start(policy)
                 estimate = replace(stream, drift=unwatched.drift, shift=unwatched.shift).expected()
                 row = {"pictures": name, "change": change, "shown": len(named)}
                 row |= {"drift": bool(stream.drift and stream.drift.alarm)}

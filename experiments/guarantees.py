@@ -39,7 +39,7 @@ def splits_of(each: Answers, splits: int) -> Iterator[tuple[HeldOut, Outcome]]:
     for fit, test in recorded_splits(each, splits):
         train, tested = votes.take(fit), votes.take(test)
         jury = Jury().fit(train)
-        rests = HeldOut.of(crossfit.cross_fit(Jury(), train), crossfit.outcome(jury, train))
+        rests = HeldOut.combine(crossfit.cross_fit(Jury(), train), crossfit.outcome(jury, train))
         yield rests, crossfit.outcome(jury, tested)
 
 

@@ -82,7 +82,7 @@ def held_out(votes: LabelledVotes) -> Distribution:
 
 def own_sets(jury: Jury, train: LabelledVotes, tested: LabelledVotes) -> Iterator[Covered]:
     """Sets of each kind that looktwice offers."""
-    rests = HeldOut.of(crossfit.cross_fit(Jury(), train), crossfit.outcome(jury, train))
+    rests = HeldOut.combine(crossfit.cross_fit(Jury(), train), crossfit.outcome(jury, train))
     distribution, agree = jury.distribution(tested), base_tally(tested).agree
     for kind in get_args(SetKind):
         sets = rests.conformal(COVERAGE, kind).sets(distribution, draws(tested))

@@ -70,8 +70,8 @@ def measured(labelled: LabelledVotes, tested: LabelledVotes) -> tuple[float, ...
         crossfit.outcome(Jury().fit(a), b) for a, b in ((labelled, tested), (labelled.under([]), tested.under([])))
     )
     every = found.held.curve(tuple(range(1 + len(train.panel))))[-1]
-    expected = Expected.of(found.outcome, every)
-    seen = Expected.of(stopped, crossfit.outcome(Jury().fit(train), test))
+    expected = Expected.compare(found.outcome, every)
+    seen = Expected.compare(stopped, crossfit.outcome(Jury().fit(train), test))
     nine = 1 + len(labelled.panel)
     return (
         chosen.queries / (nine * len(labelled)),

@@ -52,7 +52,7 @@ def first_votes(name: str) -> LabelledVotes:
 def typical(models: Sequence[LabelledVotes], views: int) -> Weights:
     """The weights of the jury of these models for the first views."""
     parts = [panels.common_weight(votes.under(range(views))) for votes in models]
-    losses = [logit.PenalisedLoss.of(part, 0.0, part.hits()) for part in parts]
+    losses = [logit.PenalisedLoss.from_counts(part, 0.0, part.hits()) for part in parts]
 
     def mean(theta: Floats) -> tuple[float, Floats]:
         found = [loss.at(theta) for loss in losses]

@@ -88,7 +88,7 @@ def results_of(votes: LabelledVotes, rows: Places, chance: Floats, max_error: fl
     right, lots = fitted.predict(others) == others.truths, draws(others)
     found = {}
     for method, counted in (("even", labelled.even()), ("plain", np.ones(len(rows), bool))):
-        held_out = HeldOut.of(judged.of_rows(counted), own.of_rows(counted))
+        held_out = HeldOut.combine(judged.of_rows(counted), own.of_rows(counted))
         sets = held_out.conformal(COVERAGE).sets(distribution, lots)
         covered, threshold = float(sets.hold(distribution, others.truths).mean()), held_out.threshold(max_error)
         accepted = confidence >= (np.inf if threshold is None else threshold)

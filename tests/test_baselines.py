@@ -33,7 +33,7 @@ def test_figures_under_weights_are_those_of_repeated_pictures(seed: int) -> None
 def outcome(confidence: Floats, correct: Bools) -> Outcome:
     label = np.zeros(len(correct), np.int32)
     distribution = Distribution(label[:, None], confidence[:, None], 2)
-    return Outcome.of("one", 1, label, confidence, distribution, np.where(correct, 0, 1).astype(np.int32))
+    return Outcome.from_predictions("one", 1, label, confidence, distribution, np.where(correct, 0, 1).astype(np.int32))
 
 
 def test_a_paired_difference_is_narrower_than_its_parts() -> None:

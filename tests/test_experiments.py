@@ -604,7 +604,7 @@ def test_where_equation_1_holds_the_jacobian_explains_all_of_var() -> None:
     assert found["var_scaled"] == pytest.approx(found["var_chance"], abs=0.05)
     assert found["var"] > found["var_scaled"] + 0.1
     assert found["share_rms_jacobian"] < 0.05 < found["share_rms_common"]
-    assert found["var"] == describe(Cumulatives.of(noise)).var
+    assert found["var"] == describe(Cumulatives.count(noise)).var
 
 
 def test_the_prescription_needs_no_label_and_stands_beside_labels_of_ones_own(tmp_path: Path) -> None:

@@ -86,12 +86,12 @@ class Readings:
 
     @cached_property
     def plain(self) -> Noise:
-        return describe(Cumulatives.of(self.noise))
+        return describe(Cumulatives.count(self.noise))
 
     @cached_property
     def centred(self) -> Noise:
         """Of the noise minus each picture's own mean."""
-        return describe(Cumulatives.of(self.noise - self.noise.mean(axis=1, keepdims=True)))
+        return describe(Cumulatives.count(self.noise - self.noise.mean(axis=1, keepdims=True)))
 
 
 class Answers:

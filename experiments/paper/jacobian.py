@@ -84,7 +84,7 @@ def _centred(noise: Floats) -> Floats:
 
 
 def _var(noise: Floats) -> float:
-    return describe(Cumulatives.of(noise)).var
+    return describe(Cumulatives.count(noise)).var
 
 
 def _rms(one: Floats, other: Floats) -> float:

@@ -192,7 +192,7 @@ def dense(probability: Floats, truths: Codes) -> Outcome:
     labels = np.broadcast_to(np.arange(probability.shape[1], dtype=np.int32), probability.shape)
     distribution = Distribution(labels, probability, probability.shape[1])
     label = probability.argmax(axis=1).astype(np.int32)
-    return Outcome.of("softmax", 1, label, probability.max(axis=1), distribution, truths)
+    return Outcome.from_predictions("softmax", 1, label, probability.max(axis=1), distribution, truths)
 
 
 def _noise(readings: Readings) -> Row:

@@ -118,7 +118,7 @@ def test_names_of_the_labels_do_not_matter(votes: LabelledVotes, seed: int) -> N
 
 def test_gradient_and_curvature_are_exact() -> None:
     votes = simulated(80, 4, 6, seed=3)
-    objective = logit.PenalisedLoss.of(patterns := options.tabulate(votes), 5.0, patterns.hits())
+    objective = logit.PenalisedLoss.from_counts(patterns := options.tabulate(votes), 5.0, patterns.hits())
     theta = np.random.default_rng(0).normal(size=8)
     (_, gradient), curvature = objective.at(theta), objective.curvature(theta)
     step = 1e-5
@@ -133,7 +133,7 @@ def test_no_other_parameters_have_a_lower_loss() -> None:
 
     votes = simulated(150, 5, 10, seed=4)
     patterns = options.tabulate(votes)
-    objective = logit.PenalisedLoss.of(patterns, 3.0, patterns.hits())
+    objective = logit.PenalisedLoss.from_counts(patterns, 3.0, patterns.hits())
     bounds = [(0.0, None)] * 7 + [(None, np.log(9)), (0.0, None)]
     best = minimize(objective.at, np.zeros(9), jac=True, method="L-BFGS-B", bounds=bounds, tol=1e-12)
     np.testing.assert_allclose(logit.descend(patterns, 3.0), best.x, atol=1e-3)

@@ -59,7 +59,7 @@ def test_mean_band_var_and_ks_equal_a_slow_direct_computation() -> None:
     noise = mixed(20, 12)
     slow = direct(noise)
     mean, low, high = slow.mean(axis=0), *np.quantile(slow, [0.025, 0.975], axis=0)
-    cumulatives = Cumulatives.of(noise)
+    cumulatives = Cumulatives.count(noise)
     np.testing.assert_allclose(cumulatives.mean(), mean, atol=1e-14)
     np.testing.assert_allclose(cumulatives.quantile(0.025), low, atol=1e-14)
     np.testing.assert_allclose(cumulatives.quantile(0.975), high, atol=1e-14)
@@ -76,14 +76,14 @@ def test_mean_band_var_and_ks_equal_a_slow_direct_computation() -> None:
 @given(st.lists(st.integers(0, 60), max_size=5), st.permutations(range(60)))
 def test_pictures_add_up_to_the_same_in_any_order_and_any_parts(cuts: list[int], order: list[int]) -> None:
     noise = mixed(60, 7)
-    total = Cumulatives.of(noise[:0])
+    total = Cumulatives.count(noise[:0])
     for part in np.split(noise[order], sorted(cuts)):
-        total = total + Cumulatives.of(part)
-    np.testing.assert_array_equal(total.counts, Cumulatives.of(noise).counts)
+        total = total + Cumulatives.count(part)
+    np.testing.assert_array_equal(total.counts, Cumulatives.count(noise).counts)
 
 
 def test_the_room_for_pictures_does_not_grow_with_their_number() -> None:
-    few, many = Cumulatives.of(mixed(10, 9)), Cumulatives.of(mixed(1000, 9))
+    few, many = Cumulatives.count(mixed(10, 9)), Cumulatives.count(mixed(1000, 9))
     assert few.counts.nbytes == many.counts.nbytes
     assert (many.pictures, many.draws) == (1000, 9)
 
@@ -94,7 +94,7 @@ def test_a_quantile_over_pictures_is_the_one_of_numpy(pictures: int, level: floa
     points = slice(700, 1100, 50)
     rows = [[(row <= x).mean() for x in GRID[points]] for row in noise]
     np.testing.assert_allclose(
-        Cumulatives.of(noise).quantile(level)[points], np.quantile(rows, level, axis=0), atol=1e-12
+        Cumulatives.count(noise).quantile(level)[points], np.quantile(rows, level, axis=0), atol=1e-12
     )
 
 
@@ -105,8 +105,8 @@ def test_pictures_that_are_moved_alike_have_a_narrow_band_and_others_a_wide_one(
     rng = np.random.default_rng(1)
     alike = rng.normal(size=(300, 400))
     unlike = alike * rng.gamma(1.0, 1.0, (300, 1))
-    assert describe(Cumulatives.of(alike)).var < 0.12
-    assert describe(Cumulatives.of(unlike)).var > 0.3
+    assert describe(Cumulatives.count(alike)).var < 0.12
+    assert describe(Cumulatives.count(unlike)).var > 0.3
 
 
 @given(st.floats(0.02, 200))
@@ -124,7 +124,7 @@ def test_the_distance_to_a_gaussian_is_the_widest_gap() -> None:
 @pytest.mark.parametrize("side", [1.0, -1.0])
 def test_the_shape_says_on_which_side_the_long_tail_is(side: float) -> None:
     samples = side * (np.random.default_rng(2).gamma(1.0, 1.5, (100, 500)) - 1.5)
-    found = shape(Cumulatives.of(samples).mean())
+    found = shape(Cumulatives.count(samples).mean())
     assert found.mean == pytest.approx(samples.mean(), abs=0.01)
     assert found.deviation == pytest.approx(samples.std(), rel=0.01)
     assert found.skewness == pytest.approx(skew(samples.ravel()), rel=0.01)
@@ -147,7 +147,7 @@ def test_the_shape_of_a_gaussian_is_that_of_a_gaussian() -> None:
 def test_the_inverse_never_falls_and_stays_within_the_noise(samples: list[float], levels: list[float]) -> None:
     if max(samples) - min(samples) < 1e-3:
         return
-    cumulative = describe(Cumulatives.of(np.array([samples]))).cumulative
+    cumulative = describe(Cumulatives.count(np.array([samples]))).cumulative
     x = cumulative.inverse(np.array(sorted(levels)))
     assert (np.diff(x) >= 0).all()
     assert np.isfinite(x).all()
@@ -165,7 +165,7 @@ def test_the_inverse_ends_where_the_noise_does_and_not_where_the_table_does() ->
 
 
 def test_what_is_kept_of_a_cumulative_begins_and_ends_with_the_noise() -> None:
-    kept = describe(Cumulatives.of(np.array([[-1.0, 0.5, 10.0]]))).cumulative
+    kept = describe(Cumulatives.count(np.array([[-1.0, 0.5, 10.0]]))).cumulative
     assert [kept.f[0], kept.f[1], kept.f[-2], kept.f[-1]] == pytest.approx([0.0, 1 / 3, 2 / 3, 1.0], abs=1e-6)
     assert [kept.x[1], kept.x[-1]] == [-1.0, 10.0]
 
@@ -191,7 +191,7 @@ def test_a_tie_goes_to_the_first_label_for_the_picture_and_its_views_alike() -> 
 def test_the_error_of_a_curve_is_its_distance_to_the_models_own_probabilities() -> None:
     rng = np.random.default_rng(3)
     margin, kept, curve = rng.gamma(2.0, 1.0, 500), rng.integers(0, 11, 500), np.linspace(0.2, 1.0, 11)
-    parts = Margins.of(margin[:100], kept[:100], 10) + Margins.of(margin[100:], kept[100:], 10)
+    parts = Margins.collect(margin[:100], kept[:100], 10) + Margins.collect(margin[100:], kept[100:], 10)
     assert parts.error(curve) == pytest.approx(np.sqrt(((curve[kept] - expit(margin)) ** 2).mean()), abs=1e-8)
     assert parts.count.sum() == 500
 
@@ -212,7 +212,7 @@ def counted(agree: NDArray[np.integer], asked: int) -> Votes:
 
 def test_a_cumulative_learned_on_an_open_model_gives_back_the_softmax_of_a_closed_one_and_gaussian_cannot() -> None:
     rng = np.random.default_rng(4)
-    learned = describe(Cumulatives.of(skewed(rng, (4000, 50)))).cumulative
+    learned = describe(Cumulatives.count(skewed(rng, (4000, 50)))).cumulative
     margin = np.linspace(0.05, 1.4, 15)
     agree = (margin[:, None] + skewed(rng, (15, 10_000)) > 0).sum(axis=1)
     votes, truth = counted(agree, 10_000), expit(margin)
@@ -225,12 +225,12 @@ def test_a_cumulative_learned_on_an_open_model_gives_back_the_softmax_of_a_close
 
 def test_noise_that_cannot_be_described_is_refused_with_the_reason() -> None:
     with pytest.raises(DataError, check=coded("pictures-none")):
-        describe(Cumulatives.of(np.empty((0, 5))))
+        describe(Cumulatives.count(np.empty((0, 5))))
     with pytest.raises(DataError, check=coded("data-invalid")):
-        Cumulatives.of(np.array([[0.0, np.nan]]))
+        Cumulatives.count(np.array([[0.0, np.nan]]))
     with pytest.raises(DataError, check=coded("data-invalid")):
-        describe(Cumulatives.of(np.zeros((3, 5))))
+        describe(Cumulatives.count(np.zeros((3, 5))))
     with pytest.raises(DataError, check=coded("data-invalid")):
-        describe(Cumulatives.of(np.array([[-1e6, 0.0, 1e6]])))
+        describe(Cumulatives.count(np.array([[-1e6, 0.0, 1e6]])))
     with pytest.raises(DataError, check=coded("data-invalid")):
-        Cumulatives.of(np.ones((1, 5))) + Cumulatives.of(np.ones((1, 6)))
+        Cumulatives.count(np.ones((1, 5))) + Cumulatives.count(np.ones((1, 6)))

@@ -281,7 +281,7 @@ def test_the_fit_with_scores_is_the_lowest_point_of_its_loss() -> None:
     layout = jury.choose_layout(votes, 10.0)
     assert layout is not None
     patterns = options.tabulate(votes, layout)
-    objective = logit.PenalisedLoss.of(patterns, 10.0, patterns.hits())
+    objective = logit.PenalisedLoss.from_counts(patterns, 10.0, patterns.hits())
     theta = logit.descend(patterns, 10.0)
     low, high = patterns.bounds()
     free = (theta > low + 1e-6) & (theta < high - 1e-6)

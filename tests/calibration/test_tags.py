@@ -239,7 +239,7 @@ def test_a_jury_is_plain_json_and_back(votes: LabelledTagVotes, jury: TagJury) -
 def test_votes_on_tags_are_read_from_ranked_lists() -> None:
     lists: tuple[RankedList, ...] = ((("dog", 0.9), ("cat", 0.8), ("sky", None)), ())
     rows = [Row("a", "dog;cat;sky", (None,), lists=lists), Row("b", "", ("sky",), lists=((), (("sky", None),)))]
-    votes = TagVotes.of(Votes.collect(rows, ["x@base"]), ["sky", "dog"])
+    votes = TagVotes.from_votes(Votes.collect(rows, ["x@base"]), ["sky", "dog"])
     assert votes.ranks.tolist() == [[[3, 1], [0, 0]], [[0, 0], [1, 0]]]
     assert votes.asked.tolist() == [[True, False], [True, True]]
     assert votes.scores[0, 0, 1] == np.float32(0.9)

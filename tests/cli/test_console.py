@@ -80,7 +80,7 @@ def test_the_demo_shows_figures_prices_and_what_to_type_next(capsys: pytest.Capt
     )
     best = crossfit.outcome(Constant().fit(votes), votes, "constant")
     situations = [demo.Situation("labels", 9.0, 0.0135, 0.75, 0.05), demo.Situation("a coin", 1.0, 0.1, 0.0, None)]
-    demo.show(demo.Demo([Result.of(best)], situations, 12, Path("there")), as_json=False)
+    demo.show(demo.Demo([Result.from_outcome(best)], situations, 12, Path("there")), as_json=False)
     shown = capsys.readouterr()
     assert re.search(r"labels +9.0 +75 % +5.0 % +18.00 *\n", shown.out)
     assert re.search(r"a coin +1.0 +0 % +– +– *\n", shown.out)

@@ -414,7 +414,7 @@ def test_claims_by_class_hold_together(
     broken, shares, seen = 0, [], []
     for _ in range(200):
         found = risk.thresholds(claims, moderated(1500, rng), 0.9, basis)
-        accepted = population.confidence >= np.where(unsafe, found.of("unsafe"), found.of("safe"))
+        accepted = population.confidence >= np.where(unsafe, found.for_label("unsafe"), found.for_label("safe"))
         rates = []
         for claim, about, against in parts:
             rests = about if claim.kind == "miss" else about & accepted
@@ -438,13 +438,13 @@ def test_a_stricter_miss_keeps_to_thresholds_that_were_tested() -> None:
     least = risk.miss_threshold(missed, int((answers.truth == "unsafe").sum()), 0.02, level)
     assert alone is not None
     assert least is not None
-    assert found.of("unsafe") == alone < least <= found.of("safe")
-    assert found.of("safe") == risk.threshold(answers.confidence, answers.correct, 0.1, level, least)
+    assert found.for_label("unsafe") == alone < least <= found.for_label("safe")
+    assert found.for_label("safe") == risk.threshold(answers.confidence, answers.correct, 0.1, level, least)
 
 
 def test_what_has_no_bound_is_never_accepted_beside_what_has_one() -> None:
     found = risk.thresholds(risk.claims({"unsafe": 0.2}), moderated(2000, np.random.default_rng(2)), 0.9)
-    assert found.of("unsafe") < risk.NEVER == found.of("safe")
+    assert found.for_label("unsafe") < risk.NEVER == found.for_label("safe")
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from unittest import mock
 import numpy as np
 import PIL.Image
 
+from experiments import official
 from looktwice.calibration import storage
 from looktwice.calibration.calibrators import dump
 from looktwice.calibration.jury import Jury
@@ -57,7 +58,7 @@ from looktwice.engine.ledger.ledger import Ledger, close_ledger, open_ledger
 from looktwice.engine.ledger.schema import Account, Claim, Entry, Outcome, Settled, again, joined, keys
 from looktwice.engine.query import Cause, Unscored
 from looktwice.errors import LookTwiceError
-from looktwice.images import collection, datasets
+from looktwice.images import collection
 from looktwice.images.decode import decode
 from looktwice.images.image import MAX_PIXELS
 from looktwice.service.guards import Tokens
@@ -209,20 +210,20 @@ TABLE = (
 def read_table(path: Path) -> None:
     for name in ("a.png", "b.png"):
         (path.parent / name).touch()
-    for picture in datasets.open_labelled(path.parent):
+    for picture in collection.labelled(path.parent):
         assert picture.truth
 
 
 def read_solution(path: Path) -> None:
     for number in (1, 2):
         (path.parent / f"ILSVRC2012_val_{number:08}.JPEG").touch()
-    datasets.open_labelled(path.parent)
+    official.open_labelled(path.parent)
 
 
 def read_pickle(path: Path) -> None:
     place = path.parent
     (place / "batches.meta").write_bytes(pickle.dumps({"label_names": ["cat", "dog"]}, protocol=2))
-    for picture in datasets.open_labelled(place):
+    for picture in official.open_labelled(place):
         picture.image()
 
 
@@ -311,7 +312,7 @@ def read_profile(path: Path) -> None:
 
 def noise_seeds() -> list[bytes]:
     rng = np.random.default_rng(0)
-    noise = describe(Cumulatives.of(rng.normal(size=(5, 20))))
+    noise = describe(Cumulatives.count(rng.normal(size=(5, 20))))
     measured = Measured("rotation:20", 0.8, noise, noise, 0.1, 0.2)
     file = NoiseFile(model="m", fingerprint="f", seed=0, pictures=5, digest="0" * 32, draws=20, noises=(measured,))
     return [file.model_dump_json().encode()]

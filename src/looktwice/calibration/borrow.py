@@ -83,7 +83,7 @@ class _Posterior:
 
 
 def _posterior(prior: Jury, patterns: Patterns, difference: float) -> _Posterior:
-    free, covariance = PenalisedLoss.of(patterns, 0.0, patterns.hits()), np.array(prior.covariance)
+    free, covariance = PenalisedLoss.from_counts(patterns, 0.0, patterns.hits()), np.array(prior.covariance)
     anchor = prior.theta
     precision = np.asarray(np.linalg.inv(covariance + difference**2 * np.eye(len(covariance))), np.float64)
     objective = replace(free, penalty=precision, pull=precision @ anchor)

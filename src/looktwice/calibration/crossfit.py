@@ -50,7 +50,7 @@ class Outcome:
     """The evidence that the calibrator used."""
 
     @classmethod
-    def of(
+    def from_predictions(
         cls,
         name: str,
         queries: float,
@@ -82,7 +82,7 @@ class Outcome:
 
 def outcome(calibrator: Calibrator, labelled: LabelledVotes, name: str | None = None) -> Outcome:
     """Evaluate a fitted calibrator on labelled pictures."""
-    return Outcome.of(
+    return Outcome.from_predictions(
         name or calibrator.name,
         1 if calibrator.name in (Naive.name, Constant.name) else _plain(1.0 + float(views_asked(labelled).mean())),
         calibrator.predict(labelled),
@@ -137,7 +137,7 @@ def own_score(labelled: LabelledVotes, scale: Scale | None = None) -> Outcome | 
         return None
     confidence = np.nan_to_num(scale.claims(evidence))
     distribution = Distribution(labelled.base[:, None], confidence[:, None], labelled.classes)
-    return Outcome.of(OWN, 1, labelled.base, confidence, distribution, labelled.truths, "scores")
+    return Outcome.from_predictions(OWN, 1, labelled.base, confidence, distribution, labelled.truths, "scores")
 
 
 def one_query(calibrator: Jury, labelled: LabelledVotes, n_selection: int = 0) -> Outcome:

@@ -148,17 +148,17 @@ class Conformal:
     @classmethod
     def learn(cls, distribution: Distribution, truths: Codes, coverage: float = 0.9) -> Self:
         """Fit on held-out distributions and truths; `coverage` is in (0, 1)."""
-        return cls.of(true_label_probability(distribution, truths), coverage)
+        return cls.from_probabilities(true_label_probability(distribution, truths), coverage)
 
     @classmethod
-    def of(cls, true_probability: Floats, coverage: float = 0.9) -> Self:
+    def from_probabilities(cls, true_probability: Floats, coverage: float = 0.9) -> Self:
         """Fit on the probabilities that `true_label_probability` returns."""
         return cls(-_quantile(-true_probability, coverage, 0.0))
 
     def sets(self, distribution: Distribution, draws: Floats | None = None) -> Sets:
         """Include all labels that reach the threshold, and always the most probable label."""
         likely = (distribution.named >= self.least) & (distribution.labels != MISSING)
-        return Sets.of(distribution, likely, distribution.rest() >= self.least)
+        return Sets.build(distribution, likely, distribution.rest() >= self.least)
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class AdaptiveSets:
         likely = np.zeros(named.shape, bool)
         np.put_along_axis(likely, order, self._scores(places, draws[:, None]) <= self.most, axis=1)
         last = TruthRank(rest, np.ones(len(rest)), named.sum(axis=1) + 1)
-        return Sets.of(distribution, likely & named, self._scores(last, draws) <= self.most)
+        return Sets.build(distribution, likely & named, self._scores(last, draws) <= self.most)
 
     def _scores(self, place: TruthRank, even: Floats) -> Floats:
         part = (1.0 - even) * place.own if self.randomised else 0.0
@@ -219,7 +219,7 @@ class Sets:
     """(n,): the number of classes that were not returned."""
 
     @classmethod
-    def of(cls, distribution: Distribution, likely: Bools, other: Bools) -> Self:
+    def build(cls, distribution: Distribution, likely: Bools, other: Bools) -> Self:
         """Build sets of the likely labels and the most probable one; add "something else" only if classes remain."""
         top = distribution.labels == distribution.top()[:, None]
         unnamed = distribution.classes - (distribution.labels != MISSING).sum(axis=1)

@@ -118,13 +118,13 @@ class Scale:
         count = known.sum(axis=2)
         rest = np.clip(1.0 - shares.sum(axis=2), self.least, 1.0)
         each = np.log(rest / np.maximum(classes - count, 1))
-        found = np.repeat(each[:, :, None], codes.shape[1] + 1, axis=2)
+        logs_of_options = np.repeat(each[:, :, None], codes.shape[1] + 1, axis=2)
         for place in range(evidence.labels.shape[2]):
             label, share = evidence.labels[:, :, place], shares[:, :, place]
             same = (label[:, :, None] == codes[:, None, :]) & known[:, :, place, None]
             logs = np.log(np.maximum(share, self.least))
-            np.copyto(found[:, :, :-1], logs[:, :, None], where=same)
-        return found
+            np.copyto(logs_of_options[:, :, :-1], logs[:, :, None], where=same)
+        return logs_of_options
 
     def claims(self, evidence: Evidence) -> Floats:
         """(n,): the share of the first label of each base list, in [0, 1]; NaN where there is no list."""

@@ -375,7 +375,7 @@ def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
     rounds: list[tuple[Column, ...]] = [("base",), ("bend",), *[POOLS] * (len(POOLS) if views else 0)]
     theta: dict[str, float] = {}
     for trials in rounds:
-        found = list[tuple[float, Layout, Floats]]()
+        useful = list[tuple[float, Layout, Floats]]()
         for column in (trial for trial in trials if trial not in best.columns):
             tried = replace(best, columns=(*best.columns, column))
             names = tried.names(views)
@@ -386,9 +386,9 @@ def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
             gain = held - scores
             wanted = pays(gain[0]) or (column == "bend" and "base" in best.columns and gain[0].mean() > 0)
             if wanted and (doubtful or gain[1].mean() >= 0):
-                found.append((float(gain[0].mean()), tried, scores))
-        if found:
-            _, best, held = max(found, key=lambda each: each[0])
+                useful.append((float(gain[0].mean()), tried, scores))
+        if useful:
+            _, best, held = max(useful, key=lambda each: each[0])
     return best if len(best.columns) > 1 else None
 
 

@@ -86,7 +86,7 @@ class Cumulatives:
     """(len(GRID), S + 1)."""
 
     @classmethod
-    def of(cls, noise: Floats) -> Cumulatives:
+    def count(cls, noise: Floats) -> Cumulatives:
         """Of samples (n, S), one row per picture."""
         if not np.isfinite(noise).all():
             raise DataError("the noise of a picture is not finite; the model's features are broken for it")
@@ -212,8 +212,8 @@ def closest_normal(mean: Floats) -> Normal:
     scan = np.log(GRID[GRID > 0][::4])
     best = int(np.argmin(distances(mean, np.exp(scan))))
     around = scan[max(best - 1, 0)], scan[min(best + 1, len(scan) - 1)]
-    found = minimize_scalar(distance, bounds=around, method="bounded", options={"xatol": 1e-9})
-    return Normal(float(np.exp(found.x)), float(found.fun))
+    minimum = minimize_scalar(distance, bounds=around, method="bounded", options={"xatol": 1e-9})
+    return Normal(float(np.exp(minimum.x)), float(minimum.fun))
 
 
 def shape(mean: Floats) -> Shape:
@@ -254,7 +254,7 @@ class Margins:
     """(S + 1,): Σ σ², likewise."""
 
     @classmethod
-    def of(cls, margin: Floats, kept: NDArray[np.integer], draws: int) -> Margins:
+    def collect(cls, margin: Floats, kept: NDArray[np.integer], draws: int) -> Margins:
         """Of margins (n,) and the numbers of views that kept A (n,)."""
         from scipy.special import expit
 

@@ -210,9 +210,12 @@ def descend(
     again. The likelihood never decreases, and the result is deterministic.
     """
     theta = np.zeros(patterns.options.shape[1]) if start is None else start
-    theta = PenalisedLoss.of(patterns, shrinkage, patterns.hits(rows)).minimise(theta)
+    theta = PenalisedLoss.from_counts(patterns, shrinkage, patterns.hits(rows)).minimise(theta)
     for _ in range(200 if len(patterns.possible) else 0):
-        before, theta = theta, PenalisedLoss.of(patterns, shrinkage, patterns.hits(rows, theta)).minimise(theta)
+        before, theta = (
+            theta,
+            PenalisedLoss.from_counts(patterns, shrinkage, patterns.hits(rows, theta)).minimise(theta),
+        )
         if np.abs(theta - before).max() < 1e-6:
             break
     return theta
@@ -230,7 +233,7 @@ class PenalisedLoss:
     """(p,): the negative gradient of the penalty at 0, which is nonzero with a prior."""
 
     @classmethod
-    def of(cls, patterns: Patterns, shrinkage: float, hits: Floats) -> PenalisedLoss:
+    def from_counts(cls, patterns: Patterns, shrinkage: float, hits: Floats) -> PenalisedLoss:
         """Add one pseudo-picture to the counts, spread evenly over the options, similar to Jeffreys' half counts."""
         mass = np.add.reduceat(hits, patterns.starts)
         sizes = np.bincount(patterns.owner)
@@ -297,7 +300,7 @@ def _gram(rows: Floats, weight: Floats) -> Floats:
 
 def posterior_covariance(patterns: Patterns, shrinkage: float, theta: Floats) -> Floats:
     """(p, p): the inverse of the observed information, corrected for unknown true labels by Louis' formula."""
-    curvature = PenalisedLoss.of(patterns, shrinkage, patterns.hits(theta=theta)).curvature(theta)
+    curvature = PenalisedLoss.from_counts(patterns, shrinkage, patterns.hits(theta=theta)).curvature(theta)
     if len(patterns.possible):
         options, share = patterns.options[patterns.possible], patterns.shares(theta)
         mean = np.zeros((len(patterns.truth), options.shape[1]))

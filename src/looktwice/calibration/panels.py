@@ -130,5 +130,5 @@ def choose(
 
     The general panel is kept unless a panel grown from these votes is convincing.
     """
-    found = gain(labelled, general, longest, loss)
-    return (grow(labelled, longest, loss) if found.convincing() else list(general[:longest])), found
+    difference = gain(labelled, general, longest, loss)
+    return (grow(labelled, longest, loss) if difference.convincing() else list(general[:longest])), difference

@@ -91,13 +91,13 @@ def claims(
 ) -> tuple[Claim, ...]:
     """The simultaneous claims; an allowed error that is a number applies to all labels."""
     errors = {} if max_error is None else max_error if isinstance(max_error, Mapping) else {ANY: max_error}
-    found = [Claim(bound, label) for label, bound in errors.items()]
-    found += [Claim(bound, label, "miss") for label, bound in (max_miss or {}).items()]
-    for claim in found:
+    simultaneous = [Claim(bound, label) for label, bound in errors.items()]
+    simultaneous += [Claim(bound, label, "miss") for label, bound in (max_miss or {}).items()]
+    for claim in simultaneous:
         check_share(f"max_{claim.kind}", claim.bound)
         if claim.kind == "miss" and claim.label == ANY:
             raise DataError("max_miss is about one class; name it, such as unsafe=0.02", code="option-invalid")
-    return tuple(found)
+    return tuple(simultaneous)
 
 
 def level_of_each(level: float, claims: int) -> float:
@@ -116,7 +116,7 @@ class Thresholds:
     claims: tuple[Claim, ...] = ()
     """The claims that the thresholds were chosen for."""
 
-    def of(self, label: str) -> float:
+    def for_label(self, label: str) -> float:
         """The lowest confidence at which this label is accepted."""
         return self.by_label.get(label, self.by_label[ANY])
 
@@ -165,8 +165,8 @@ def _error_threshold(
     claim: Claim, confidence: Floats, correct: Bools, level: float, basis: Basis, least: float
 ) -> float:
     if basis == "guarantee":
-        found = threshold(confidence, correct, claim.bound, level, least)
-        return NEVER if found is None else found
+        lowest = threshold(confidence, correct, claim.bound, level, least)
+        return NEVER if lowest is None else lowest
     expected = estimate(confidence, correct, claim.bound)
     return NEVER if expected is None or expected.error > claim.bound else max(least, expected.threshold)
 
@@ -175,8 +175,8 @@ def _miss_threshold(claim: Claim, answers: Answers, level: float, basis: Basis) 
     true = np.asarray(answers.truth == claim.label, bool)
     missed = answers.confidence[true & broken(claim, answers)]
     if basis == "guarantee":
-        found = miss_threshold(missed, int(true.sum()), claim.bound, level)
-        return NEVER if found is None else found
+        lowest = miss_threshold(missed, int(true.sum()), claim.bound, level)
+        return NEVER if lowest is None else lowest
     allowed = math.floor(claim.bound * (true.sum() + 1) - 0.5)
     return _beyond(missed, allowed) if true.any() and allowed >= 0 else NEVER
 

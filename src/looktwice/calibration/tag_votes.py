@@ -52,7 +52,7 @@ class TagVotes:
         )
 
     @classmethod
-    def of(cls, votes: Votes, tags: Sequence[str], classifiers: Sequence[int] = ()) -> Self:
+    def from_votes(cls, votes: Votes, tags: Sequence[str], classifiers: Sequence[int] = ()) -> Self:
         """Extract votes on tags from ranked lists; a source without a label was not asked."""
         answers = votes.answers()
         ranks = np.zeros((*answers.shape, len(tags)), np.int16)

@@ -443,8 +443,8 @@ def _subsets(classifiers: int) -> list[tuple[int, ...]]:
     """
     every = tuple(range(classifiers))
     without = [every[:gap] + every[gap + 1 :] for gap in every]
-    found = {every, *without, *(every[:count] for count in every), *((one,) for one in every), ()}
-    return sorted(found, key=lambda subset: (-len(subset), subset))
+    subsets = {every, *without, *(every[:count] for count in every), *((one,) for one in every), ()}
+    return sorted(subsets, key=lambda subset: (-len(subset), subset))
 
 
 def _nested(values: NDArray[np.generic], digits: int = 17) -> Any:

@@ -124,7 +124,7 @@ async def _run(train: list[Picture], test: list[Picture], folder: Path) -> Demo:
             situations.append(Situation.from_evaluation(name, evaluation))
             if len(situations) == 2:
                 chosen = replace(evaluation.outcome, name="jury, stopping early")
-                results = [Result.of(each) for each in (*outcomes, chosen)]
+                results = [Result.from_outcome(each) for each in (*outcomes, chosen)]
                 model.save(folder / "profile.json")
                 _write_report(folder, test, evaluation, results)
     (folder / "costs.svg").write_text(costs_svg(situations), "utf-8")

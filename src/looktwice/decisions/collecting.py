@@ -96,8 +96,8 @@ class Collected:
         votes = self.votes.distinct()
         votes = votes.evenly() if isinstance(votes, LabelledVotes) else votes
         known = [self.descriptors.get(digest) for digest in votes.digests]
-        found = [row for row in known if row is not None]
-        return np.stack(found) if found and len(found) == len(known) else None
+        descriptors = [row for row in known if row is not None]
+        return np.stack(descriptors) if descriptors and len(descriptors) == len(known) else None
 
     def under(self, columns: Sequence[int]) -> Collected:
         """The answers under some views of the panel, in this order."""
@@ -163,11 +163,11 @@ async def collect(
     screen = replace(screen, descriptors=True, thumbnails=True)
     order = _taking_turns(pictures)
     in_turn = [row async for row in engine.ask([pictures[place] for place in order], panel, rounds, screen)]
-    found = [affordable(row) for _, row in sorted(zip(order, in_turn, strict=True), key=lambda one: one[0])]
-    rows = [row for row in found if isinstance(row, Row)]
-    unscored = [row for row in found if isinstance(row, Unscored)]
+    in_order = [affordable(row) for _, row in sorted(zip(order, in_turn, strict=True), key=lambda one: one[0])]
+    rows = [row for row in in_order if isinstance(row, Row)]
+    unscored = [row for row in in_order if isinstance(row, Unscored)]
     # By their order and not by name, which pictures of two folders may share.
-    asked = [picture for picture, row in zip(pictures, found, strict=True) if isinstance(row, Row)]
+    asked = [picture for picture, row in zip(pictures, in_order, strict=True) if isinstance(row, Row)]
     kept = [picture for picture in asked if picture.truth is not None or picture.excluded]
     votes = Votes.collect(rows, tuple(map(str, panel)), vocabulary or known, classes)
     silent = _unsayable(engine, panel, votes.vocabulary) if len(channels) > 1 else ()
@@ -350,7 +350,7 @@ def propose(labels: Iterable[str], truths: Iterable[str]) -> LabelMap:
         alike.setdefault(folded(truth), []).append(truth)
     same = [label for label in said if label in true]
     options = {label: alike.get(folded(label), []) for label in said if label not in true}
-    names = {label: found[0] for label, found in options.items() if len(found) == 1}
+    names = {label: truths_alike[0] for label, truths_alike in options.items() if len(truths_alike) == 1}
     meant = {*same, *names.values()}
     return LabelMap(
         tuple(same),

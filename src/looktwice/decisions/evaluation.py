@@ -129,31 +129,33 @@ class Guarantees:
 
     def lines(self) -> list[str]:
         """As a sentence."""
-        found = []
+        sentences = []
         if self.accepted is not None:
             wrong = "" if self.wrong is None else f", {100 * self.wrong:.2f} % of them wrong"
-            found.append(f"Accepted: {100 * self.accepted:.1f} % of the pictures{wrong}.")
-            found += [kept.line() for kept in self.claims]
+            sentences.append(f"Accepted: {100 * self.accepted:.1f} % of the pictures{wrong}.")
+            sentences += [kept.line() for kept in self.claims]
         if self.covered is not None and self.listed is not None:
             named = f"{100 * self.listed:.1f} % by its name, with {self.options:.2f} labels on average"
-            found.append(
+            sentences.append(
                 f"Sets: {100 * self.covered:.1f} % contain the truth, {named}; with all classes that any other label "
                 f"stands for, {self.classes:.1f}."
             )
             shown = [part for part in self.bins if part.pictures >= LEAST_IN_BIN]
-            found += [f"Sets by agreement: {'; '.join(map(str, shown))}."] if len(shown) > 1 else []
+            sentences += [f"Sets by agreement: {'; '.join(map(str, shown))}."] if len(shown) > 1 else []
         if self.unfamiliar is not None:
-            found.append(f"Unfamiliar: {100 * self.unfamiliar:.1f} % of the pictures are not like the labelled ones.")
-        return found
+            sentences.append(
+                f"Unfamiliar: {100 * self.unfamiliar:.1f} % of the pictures are not like the labelled ones."
+            )
+        return sentences
 
 
 def guarantees(collected: Collected, policy: Policy) -> Guarantees:
     """Evaluate the guarantees of a policy on held-out pictures."""
-    votes, found = collected.labelled().evenly(), Guarantees()
+    votes, kept = collected.labelled().evenly(), Guarantees()
     unfamiliar = np.zeros(len(votes), bool)
     if compared := policy.compare(votes, [collected.descriptors.get(digest) for digest in votes.digests]):
         unfamiliar[list(compared.reasons)] = True
-        found = replace(found, unfamiliar=float(unfamiliar.mean()))
+        kept = replace(kept, unfamiliar=float(unfamiliar.mean()))
     if policy.accept is not None:
         excluded = unfamiliar & (policy.unfamiliar != "accept")
         calibrator = policy.calibrator
@@ -164,8 +166,8 @@ def guarantees(collected: Collected, policy: Policy) -> Guarantees:
         accepted = policy.accepts(calibrator.confidence(votes), words, scored) & ~excluded
         wrong = (label != votes.truths)[accepted]
         answers = Answers(calibrator.confidence(votes), np.array(words), np.array(votes.words))
-        found = replace(
-            found,
+        kept = replace(
+            kept,
             accepted=float(accepted.mean()),
             wrong=float(wrong.mean()) if len(wrong) else None,
             claims=_claims_kept(policy.accept.claims, answers, accepted),
@@ -174,15 +176,15 @@ def guarantees(collected: Collected, policy: Policy) -> Guarantees:
         distribution = policy.calibrator.distribution(votes)
         sets = policy.sets.sets(distribution, draws(votes))
         hold, listed = sets.hold(distribution, votes.truths), sets.list_truth(votes.truths)
-        found = replace(
-            found,
+        kept = replace(
+            kept,
             covered=float(hold.mean()),
             listed=float(listed.mean()),
             options=float(sets.sizes().mean()),
             classes=float(sets.true_sizes().mean()),
             bins=bin_coverage(base_tally(votes), hold),
         )
-    return found
+    return kept
 
 
 def bin_coverage(tally: Tally, hold: Bools) -> tuple[BinCoverage, ...]:
@@ -216,19 +218,19 @@ class PoweredAccuracy:
         return f"Right, with the confidences of {self.unlabelled:,} other pictures: {interval}."
 
 
-def verdicts_of(found: VerdictsLike) -> list[Verdict]:
+def verdicts_of(verdicts: VerdictsLike) -> list[Verdict]:
     """The verdicts of a file, or those given; pictures without a verdict are skipped."""
-    if isinstance(found, str | Path):
-        return read(Path(found))
-    return [verdict for verdict in found if isinstance(verdict, Verdict)]
+    if isinstance(verdicts, str | Path):
+        return read(Path(verdicts))
+    return [verdict for verdict in verdicts if isinstance(verdict, Verdict)]
 
 
 def powered_accuracy(collected: Collected, outcome: Outcome, verdicts: Iterable[Verdict]) -> PoweredAccuracy:
     """The accuracy by prediction-powered inference; verdicts about the labelled pictures themselves do not count."""
     digests = set(collected.votes.digests)
     others: Floats = np.array([verdict.confidence for verdict in verdicts if verdict.digest not in digests])
-    found = prediction_powered(outcome.correct, outcome.confidence, others)
-    return PoweredAccuracy(*found, labels=len(outcome.correct), unlabelled=len(others))
+    powered = prediction_powered(outcome.correct, outcome.confidence, others)
+    return PoweredAccuracy(*powered, labels=len(outcome.correct), unlabelled=len(others))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -314,6 +316,6 @@ def evaluate(
     labelled, calibrator = collected.labelled().evenly(), policy.calibrator
     outcome = crossfit.outcome(calibrator, labelled)
     named = replace(outcome, name=STOPPING) if isinstance(calibrator, AdaptiveJury) else outcome
-    results = tuple(Result.of(each) for each in (*baselines(labelled, profile), named))
+    results = tuple(Result.from_outcome(each) for each in (*baselines(labelled, profile), named))
     accuracy = None if unlabelled is None else powered_accuracy(collected, outcome, unlabelled)
     return Evaluation(profile, policy, collected, results, guarantees(collected, policy), outcome, accuracy)

@@ -40,8 +40,8 @@ from looktwice.decisions.sequence import (
     NEVER,
     Choice,
     Expected,
-    Found,
     HeldOutJuries,
+    SelectedSequence,
     Source,
     candidates,
     choose,
@@ -60,13 +60,15 @@ class Learned:
     collected: Collected
     """The answers of all sources, for every labelled picture."""
     asked: tuple[ProfileClassifier, ...]
-    found: Found
+    selected: SelectedSequence
     whole: bool = False
     """Whether the panel was fixed and only early stopping was learned."""
 
     def again(self, choice: Choice, n_selection: int) -> Learned:
         """Select another point of the frontier, reusing the fits."""
-        return learn_sequence(self.collected, self.asked, n_selection, choice, whole=self.whole, held=self.found.held)
+        return learn_sequence(
+            self.collected, self.asked, n_selection, choice, whole=self.whole, held=self.selected.held
+        )
 
 
 def learn(collected: Collected, calibrator: Calibrator, description: str, n_selection: int = 0) -> Profile:
@@ -107,12 +109,12 @@ def learn_sequence(
     labelled = collected.labelled()
     held = held or candidates(labelled, sources_of(collected.panel, asked), ballot)
     every = tuple(range(1 + len(labelled.panel)))
-    found = find(held, choice, [every] if whole else None)
-    places = every if whole else found.places
+    selected = find(held, choice, [every] if whole else None)
+    places = every if whole else selected.places
     chosen, classifiers = _chosen(collected, asked, held, places)
     votes, rows = chosen.labelled(), judged(labelled, n_selection)
     curve = [step.of_rows(rows) for step in held.curve(places)]
-    stopped = found.outcome.of_rows(rows)
+    stopped = selected.outcome.of_rows(rows)
     others = [stopped] if len(places) > 1 else []
     jury = Jury(ballot=held.ballot)
     profile = build(chosen, jury, classifiers[0].description, n_selection, replace(curve[-1], name=jury.name), *others)
@@ -120,24 +122,25 @@ def learn_sequence(
         "name": classifiers[0].name,
         "others": classifiers[1:],
         "unsayable": votes.unsayable,
-        "frontier": points_shown(found),
-        "curve": tuple(Result.of(step, intervals=False) for step in curve),
+        "frontier": points_shown(selected),
+        "curve": tuple(Result.from_outcome(step, intervals=False) for step in curve),
     }
     if others:
-        adaptive = _adaptive(_chosen(collected, asked, held, found.places)[0], found, n_selection, stopped)
-        update["adaptive"] = adaptive.model_copy(update={"expected": Expected.of(stopped, curve[-1])})
-        update["cheaper"] = tuple(_cheaper(collected, asked, found, n_selection, whole))
-    return Learned(profile.model_copy(update=update), collected, tuple(asked), found, whole)
+        adaptive = _adaptive(_chosen(collected, asked, held, selected.places)[0], selected, n_selection, stopped)
+        update["adaptive"] = adaptive.model_copy(update={"expected": Expected.compare(stopped, curve[-1])})
+        update["cheaper"] = tuple(_cheaper(collected, asked, selected, n_selection, whole))
+    return Learned(profile.model_copy(update=update), collected, tuple(asked), selected, whole)
 
 
-def points_shown(found: Found) -> tuple[FrontierPoint, ...]:
+def points_shown(selected: SelectedSequence) -> tuple[FrontierPoint, ...]:
     """The frontier, cheapest first, with each classifier alone and all sources without stopping for comparison."""
-    fixed = [point for point in found.points if min(point.sequence.enough, default=NEVER) >= NEVER]
+    fixed = [point for point in selected.points if min(point.sequence.enough, default=NEVER) >= NEVER]
     longest = max(len(point.sequence.sources) for point in fixed)
     beside = [point for point in fixed if len(point.sequence.sources) in (1, longest)]
-    shown = {point.sequence: point for point in (*beside, *frontier(found.points), found.point)}
+    shown = {point.sequence: point for point in (*beside, *frontier(selected.points), selected.point)}
     return tuple(
-        FrontierPoint.of(point, point is found.point) for point in sorted(shown.values(), key=lambda point: point.price)
+        FrontierPoint.from_point(point, point is selected.point)
+        for point in sorted(shown.values(), key=lambda point: point.price)
     )
 
 
@@ -173,40 +176,40 @@ def _chosen(
 
 
 def _cheaper(
-    collected: Collected, asked: Sequence[ProfileClassifier], found: Found, n_selection: int, whole: bool
+    collected: Collected, asked: Sequence[ProfileClassifier], selected: SelectedSequence, n_selection: int, whole: bool
 ) -> Iterator[Adaptive]:
     """Earlier stopping in the sequence that was found, each selected in every fold within its price."""
-    held, rows, last = found.held, judged(collected.labelled(), n_selection), 0.0
-    for point in frontier(found.points):
+    held, rows, last = selected.held, judged(collected.labelled(), n_selection), 0.0
+    for point in frontier(selected.points):
         length = len(point.sequence.sources)
-        if point.price < found.point.price and point.sequence.sources == found.sequence.sources[:length]:
+        if point.price < selected.point.price and point.sequence.sources == selected.sequence.sources[:length]:
             start = [tuple(range(len(held.sources)))] if whole else None
             other = find(held, partial(choose, max_price=point.price), start)
-            if last < other.point.price and other.places == found.places[: len(other.places)]:
+            if last < other.point.price and other.places == selected.places[: len(other.places)]:
                 last = other.point.price
                 chosen, _ = _chosen(collected, asked, held, other.places)
                 yield _adaptive(chosen, other, n_selection, other.outcome.of_rows(rows))
 
 
-def _adaptive(chosen: Collected, found: Found, n_selection: int, stopped: Outcome) -> Adaptive:
+def _adaptive(chosen: Collected, selected: SelectedSequence, n_selection: int, stopped: Outcome) -> Adaptive:
     """Early stopping, and the verdicts' held-out results with it."""
-    votes, sequence = chosen.labelled(), found.sequence
+    votes, sequence = chosen.labelled(), selected.sequence
     even = votes.even()
-    asked, followed = sequence.follow(found.calibrator, votes)
+    asked, followed = sequence.follow(selected.calibrator, votes)
     views, first = len(votes.panel), int(asked.min()) - 1
     agree = base_tally(votes.under(range(first))).agree[even].tolist()
     bins = [agreement_bin(*pair, views) for pair in zip(agree, (asked[even] - 1).tolist(), strict=True)]
-    final = crossfit.outcome(found.calibrator, followed).of_rows(judged(votes, n_selection))
+    final = crossfit.outcome(selected.calibrator, followed).of_rows(judged(votes, n_selection))
     return Adaptive(
         panel=str(chosen.panel),
         first=first,
         enough=sequence.enough,
-        calibrator=dump(found.calibrator),
-        held_out=HeldOut.of(stopped, final),
+        calibrator=dump(selected.calibrator),
+        held_out=HeldOut.combine(stopped, final),
         agreement_bins=tuple(np.bincount(bins, minlength=(first + 1) * (views + 1)).tolist()),
         answers=AnswerKinds.fit(votes.evenly().under(range(first))),
-        queries=found.point.queries,
-        price=found.point.price,
+        queries=selected.point.queries,
+        price=selected.point.price,
     )
 
 
@@ -251,8 +254,8 @@ def build(
         calibrator=dump(fitted),
         pictures=len(labelled),
         fitted_on=tuple(digest[:DIGEST_DIGITS] for digest in labelled.digests if digest),
-        results=tuple(Result.of(outcome) for outcome in (*outcomes, held_out, *others)),
-        held_out=HeldOut.of(held_out, crossfit.outcome(fitted, labelled).of_rows(rows)),
+        results=tuple(Result.from_outcome(outcome) for outcome in (*outcomes, held_out, *others)),
+        held_out=HeldOut.combine(held_out, crossfit.outcome(fitted, labelled).of_rows(rows)),
         agreement_bins=tuple(
             np.bincount(base_tally(labelled.evenly()).agree, minlength=len(labelled.panel) + 1).tolist()
         ),
@@ -292,7 +295,7 @@ class Transferred:
 
     def results(self) -> list[Result]:
         """The results of all calibrators, the transferred one last."""
-        return [Result.of(outcome) for outcome in (*self.others, self.calibrator)]
+        return [Result.from_outcome(outcome) for outcome in (*self.others, self.calibrator)]
 
     def differences(self) -> dict[str, metrics.Difference]:
         """The difference in Brier score to each fitted calibrator."""

@@ -267,7 +267,7 @@ class AnswerKinds(BaseModel):
     def _whole(self) -> Self:
         if not self.seen or not all(self.seen.values()):
             raise ValueError("there must be kinds of answers for every label")
-        if not all(KIND.fullmatch(kind) for found in self.seen.values() for kind in found):
+        if not all(KIND.fullmatch(kind) for by_kind in self.seen.values() for kind in by_kind):
             raise ValueError("a kind of answers is written like 8/1")
         return self
 
@@ -278,9 +278,9 @@ class AnswerKinds(BaseModel):
         with a little for how many have the same of any label. The p-value is the share of pictures, the new one
         included, whose answers are no commoner than its own (full conformal prediction).
         """
-        found, table = kinds(votes.under(range(self.views))), self._table()
-        known = {kind: _p_value(*table, *kind) for kind in set(found)}
-        return np.array([known[kind] for kind in found], np.float64)
+        answered, table = kinds(votes.under(range(self.views))), self._table()
+        known = {kind: _p_value(*table, *kind) for kind in set(answered)}
+        return np.array([known[kind] for kind in answered], np.float64)
 
     def because(self, votes: Votes, row: int) -> str:
         """A sentence on how the answers about a picture are unusual."""
@@ -297,11 +297,11 @@ class AnswerKinds(BaseModel):
     def _table(self) -> tuple[dict[str, int], dict[str, int], Counts]:
         """Indices of labels and kinds, and a contingency table of pictures, padded with an empty row and column."""
         labels = {label: row for row, label in enumerate(self.seen)}
-        among = dict.fromkeys(kind for found in self.seen.values() for kind in found)
+        among = dict.fromkeys(kind for by_kind in self.seen.values() for kind in by_kind)
         columns = {kind: column for column, kind in enumerate(among)}
         count = np.zeros((len(labels) + 1, len(columns) + 1), np.int64)
-        for label, found in self.seen.items():
-            for kind, times in found.items():
+        for label, by_kind in self.seen.items():
+            for kind, times in by_kind.items():
                 count[labels[label], columns[kind]] = times
         return labels, columns, count
 

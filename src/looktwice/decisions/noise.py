@@ -70,15 +70,15 @@ def probes(
             yield from pool.map(work, pictures[start : start + AHEAD])
 
 
-def fold(found: Iterable[Probe | ImageError], views: Sequence[View], draws: int) -> Survey:
+def fold(probed: Iterable[Probe | ImageError], views: Sequence[View], draws: int) -> Survey:
     """The noise of each view over all pictures, in memory that does not grow with their number."""
-    tallies, unread = [_Tally.of([], draws) for _ in views], list[ImageError]()
+    tallies, unread = [_Tally.collect([], draws) for _ in views], list[ImageError]()
     digest = pictures = 0
-    for item in found:
+    for item in probed:
         if isinstance(item, ImageError):
             unread.append(item)
             continue
-        seen = (_Tally.of([reading], draws) for reading in item.readings)
+        seen = (_Tally.collect([reading], draws) for reading in item.readings)
         tallies = [tally + one for tally, one in zip(tallies, seen, strict=True)]
         digest, pictures = digest + int(item.digest, 16), pictures + 1
     if not pictures:
@@ -130,12 +130,12 @@ class _Tally:
     margins: Margins
 
     @classmethod
-    def of(cls, readings: Sequence[Reading], draws: int) -> _Tally:
+    def collect(cls, readings: Sequence[Reading], draws: int) -> _Tally:
         noise = np.array([reading.noise for reading in readings]).reshape(-1, draws)
         kept = np.array([(reading.labels == reading.label).sum() for reading in readings], np.intp)
-        margins = Margins.of(np.array([reading.margin for reading in readings]), kept, draws)
+        margins = Margins.collect(np.array([reading.margin for reading in readings]), kept, draws)
         centre = noise.mean(axis=1, keepdims=True)
-        return cls(Cumulatives.of(noise), Cumulatives.of(noise - centre), margins)
+        return cls(Cumulatives.count(noise), Cumulatives.count(noise - centre), margins)
 
     def __add__(self, other: _Tally) -> _Tally:
         return _Tally(self.noise + other.noise, self.centred + other.centred, self.margins + other.margins)

@@ -66,14 +66,14 @@ class OnnxModel:
         """Values in the graph, each (n, …) flattened to (n, size), for each picture."""
         size = self._together
         parts = [self._call(names, batch[start : start + size]) for start in range(0, len(batch), size)]
-        found, n = [np.concatenate(part) for part in zip(*parts, strict=True)], len(batch)
-        for values in found:
+        tables, n = [np.concatenate(part) for part in zip(*parts, strict=True)], len(batch)
+        for values in tables:
             if values.ndim == 0 or len(values) != n:
                 raise PermanentError(
                     f"{n} pictures gave values of shape {values.shape}; their first size must be free",
                     code="model-unsupported",
                 )
-        return [np.asarray(values, np.float64).reshape(n, -1) for values in found]
+        return [np.asarray(values, np.float64).reshape(n, -1) for values in tables]
 
     def _call(self, names: Sequence[str], batch: Sequence[Tensor]) -> list[Array]:
         try:

@@ -86,11 +86,11 @@ class Plan:
 
     def lines(self) -> list[str]:
         """A sentence for each stage."""
-        found = []
+        sentences = []
         for stage in self.stages:
             money = "" if stage.price == stage.queries else f", {stage.price:,.2f} in money"
-            found.append(f"{stage.name}: {stage.pictures:,} pictures, at most {stage.queries:,} queries{money}.")
-        return found
+            sentences.append(f"{stage.name}: {stage.pictures:,} pictures, at most {stage.queries:,} queries{money}.")
+        return sentences
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -371,7 +371,7 @@ def fit(
     have = {*map(str, fitting.sources_of(collected.panel, asked))}
     rest = max(0, len(collected.votes) - chosen.pilot)
     beside = [
-        FrontierPoint.of(point).model_copy(
+        FrontierPoint.from_point(point).model_copy(
             update={"to_buy": rest * sum(str(source) not in have for source in point.sequence.sources)}
         )
         for point in chosen.beside
@@ -411,7 +411,7 @@ async def search(
     pilot = mixed[: len(mixed) // 2]
     asked = [await _collected(engine, pilot, Panel((view,) * draws)) for view in grid]
     fitted = [crossfit.cross_fit(Gaussian(), collected.labelled()) for collected in asked]
-    settings = [Setting(view, float(found.brier.mean())) for view, found in zip(grid, fitted, strict=True)]
+    settings = [Setting(view, float(outcome.brier.mean())) for view, outcome in zip(grid, fitted, strict=True)]
     best = asked[int(np.argmin([setting.brier for setting in settings]))]
     rest = await _collected(engine, mixed[len(pilot) :], best.panel, best.votes.vocabulary)
     best = best.distinct()

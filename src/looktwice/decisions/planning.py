@@ -132,7 +132,7 @@ def can_be_made(tested: ClaimTest) -> bool:
     """Whether the labelled pictures support all of the claims."""
     made = thresholds(tested.claims, tested.answers, tested.level)
     errors = [claim.label for claim in tested.claims if claim.kind == "error"]
-    return all(made.of(label) < NEVER for label in errors or [ANY])
+    return all(made.for_label(label) < NEVER for label in errors or [ANY])
 
 
 def missing_labels(tested: Iterable[ClaimTest]) -> int | None:
@@ -144,10 +144,10 @@ def missing_labels(tested: Iterable[ClaimTest]) -> int | None:
     for part in tested:
         made = can_be_made(part)
         for claim in part.claims:
-            found = [need.labels for need in needs(claim, part)]
-            if not (found or made):
+            labels = [need.labels for need in needs(claim, part)]
+            if not (labels or made):
                 return None
-            more = max(more, min(found, default=0) - len(part.answers.confidence), 0 if made else 1)
+            more = max(more, min(labels, default=0) - len(part.answers.confidence), 0 if made else 1)
     return more if more <= MOST_LABELS else None
 
 
@@ -165,10 +165,10 @@ def missing_sentence(claims: Sequence[Claim], tested: Sequence[ClaimTest]) -> st
 
 def best_estimate(answers: Answers, max_error: float = MAX_ERROR) -> str:
     """The expected acceptance rate at this error, marked as an estimate."""
-    found = estimate(answers.confidence, answers.correct, max_error)
-    if found is None:
+    expected = estimate(answers.confidence, answers.correct, max_error)
+    if expected is None:
         return "There are no held-out answers to estimate from."
-    return found.sentence() + (" --accept estimate accepts by it." if found.error <= max_error else "")
+    return expected.sentence() + (" --accept estimate accepts by it." if expected.error <= max_error else "")
 
 
 def least_error(answers: Answers, level: float = 0.95) -> tuple[float, float] | None:
@@ -185,24 +185,24 @@ def least_error(answers: Answers, level: float = 0.95) -> tuple[float, float] | 
 
 def remarks(needs: Sequence[Need], answers: Answers, level: float = 0.95) -> list[str]:
     """Remarks on the labels that a profile needs, one sentence each."""
-    found = []
+    sentences = []
     for less, more in pairwise(sorted(needs, key=lambda need: need.accepted)):
         if less.labels > more.labels:
             fewer, others = (f"{100 * need.accepted:.0f} %" for need in (less, more))
-            found.append(
+            sentences.append(
                 f"Accepting {fewer} needs more labels than {others}: only labelled pictures that would be accepted "
                 f"count as evidence, {fewer} of them, and the most confident ones are not much more often right "
                 f"({100 * less.error:.2f} % wrong, {100 * more.error:.2f} % among {others})."
             )
     labels = f"The {len(answers.confidence):,} labelled pictures so far"
     if least := least_error(answers, level):
-        found.append(
+        sentences.append(
             f"{labels} support as the strictest guarantee an error of at most {least[0]:.3g}, accepting "
             f"{100 * least[1]:.0f} %."
         )
     else:
-        found.append(f"{labels} are too few to guarantee any error.")
-    return found
+        sentences.append(f"{labels} are too few to guarantee any error.")
+    return sentences
 
 
 def _need(claim: Claim, level: float, accepted: float, error: float, share: float) -> Need:

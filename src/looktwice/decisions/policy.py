@@ -231,7 +231,7 @@ class Policy(PicturePolicy):
         `scored` marks confidences that use scores.
         """
         rests = isinstance(self.calibrator, Jury | AdaptiveJury) and self.calibrator.uses_scores
-        least = np.array([NEVER if self.accept is None else self.accept.of(label) for label in labels])
+        least = np.array([NEVER if self.accept is None else self.accept.for_label(label) for label in labels])
         return (confidence >= least) & (scored if rests else True)
 
     def agreement_bin(self, base: str, views: Sequence[str | None]) -> int:
@@ -306,7 +306,7 @@ class TagPolicy(PicturePolicy):
         for part in self.claim_tests(claims, profile, level):
             made = thresholds(part.claims, part.answers, part.level, basis)
             bounded = any(claim.kind == "error" for claim in part.claims)
-            least[part.tag] = (made.of(PRESENT) if bounded else SURE, made.of(ABSENT))
+            least[part.tag] = (made.for_label(PRESENT) if bounded else SURE, made.for_label(ABSENT))
         return replace(self, least=tuple(least.values()), basis=basis if claims else None, claims=tuple(claims))
 
     def decide(self, probability: Floats) -> NDArray[np.str_]:

@@ -99,14 +99,14 @@ class FrontierPoint(Part):
     """The queries about labelled pictures still needed for it, as only the pilot was asked. 0 if it is free."""
 
     @classmethod
-    def of(cls, point: Point, chosen: bool = False) -> Self:
+    def from_point(cls, point: Point, chosen: bool = False) -> Self:
         """Convert a point of the search to its stored form."""
         return cls(
             sources=tuple(map(str, point.sequence.sources)),
             enough=point.sequence.enough,
             queries=round(point.queries, 4),
             price=float(f"{point.price:.6g}"),
-            brier=Figure.of(point.loss, point.interval),
+            brier=Figure.rounded(point.loss, point.interval),
             chosen=chosen,
         )
 
@@ -256,10 +256,10 @@ class Profile(Part):
         sentences = [f"Scores: {self.scores}."] if self.scores else []
         if self.adaptive and self.adaptive.expected and not results:
             sentences.append(self.adaptive.expected.sentence())
-        found = {result.calibrator: result.figures["brier"].value for result in results or self.results}
-        single, views = found.get(ONE_QUERY), len(self.views())
+        briers = {result.calibrator: result.figures["brier"].value for result in results or self.results}
+        single, views = briers.get(ONE_QUERY), len(self.views())
         names = (str(self.calibrator.get("family")), STOPPING, AdaptiveJury.name)
-        whole = next((found[name] for name in names if name in found), None)
+        whole = next((briers[name] for name in names if name in briers), None)
         if single and whole and self.evidence == "scores":
             suffices = single <= panels.SUFFICES * whole
             advice = "One query with its score suffices" if suffices else "Further queries add to the score"
@@ -467,7 +467,7 @@ def tag_votes(votes: Votes, profile: Profile) -> TagVotes:
     """Convert votes to the tags of a profile."""
     names = [profile.name, *(classifier_of(view) or profile.name for view in profile.views())]
     order = list(dict.fromkeys(names))
-    return TagVotes.of(votes, profile.vocabulary, [order.index(name) for name in names])
+    return TagVotes.from_votes(votes, profile.vocabulary, [order.index(name) for name in names])
 
 
 def _try(calibrator: Calibrator, panel: Panel, classes: int) -> None:

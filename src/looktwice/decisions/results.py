@@ -43,7 +43,7 @@ class Figure(Part):
     high: float | None
 
     @classmethod
-    def of(cls, value: float | None, interval: tuple[float, float] | None) -> Self:
+    def rounded(cls, value: float | None, interval: tuple[float, float] | None) -> Self:
         """Round to six decimals, far finer than the interval."""
         numbers = (value, *(interval or (None, None)))
         rounded = [None if x is None or not np.isfinite(x) else round(float(x), 6) for x in numbers]
@@ -61,12 +61,12 @@ class Result(Part):
     """The evidence that the calibrator used."""
 
     @classmethod
-    def of(cls, outcome: Outcome, intervals: bool = True) -> Self:
+    def from_outcome(cls, outcome: Outcome, intervals: bool = True) -> Self:
         """The figures of an outcome, with their 95 % intervals unless they are points of a curve."""
         ends = asdict(outcome.intervals()) if intervals else {}
-        figures = {key: Figure.of(value, ends.get(key)) for key, value in asdict(outcome.scores()).items()}
+        figures = {key: Figure.rounded(value, ends.get(key)) for key, value in asdict(outcome.scores()).items()}
         if min(outcome.correct.sum(), (~outcome.correct).sum()) < FEW:
-            figures["auroc"] = Figure.of(None, None)
+            figures["auroc"] = Figure.rounded(None, None)
         return cls(calibrator=outcome.name, queries=outcome.queries, figures=figures, evidence=outcome.evidence)
 
     def title(self) -> str:
@@ -114,7 +114,7 @@ class HeldOut(Part):
     """The codes of each answer and truth in the profile's vocabulary; negative if not in it."""
 
     @classmethod
-    def of(cls, held_out: Outcome, final: Outcome) -> Self:
+    def combine(cls, held_out: Outcome, final: Outcome) -> Self:
         """Combine the outcomes of cross-validation and of the final calibrator, as the basis of guarantees.
 
         Many pictures have the same answers and thus the same probability of the truth, which varies slightly between
@@ -172,5 +172,5 @@ class HeldOut(Part):
             )
         own = np.array(self.true_probability)
         if kind == "lac":
-            return Conformal.of(own, coverage)
+            return Conformal.from_probabilities(own, coverage)
         return AdaptiveSets.learn(kind, TruthRank(own, np.array(self.through), np.array(self.rank)), coverage)

@@ -267,13 +267,13 @@ class HeldOutJuries:
         """Loss and cost of these sources in this order, for every λ."""
         seen, steps = ~np.isin(self.fold, list(unseen)), self.steps(places, unseen)
         confidence, losses, steady = (table[seen] for table in (steps.confidence, steps.losses, steps.steady))
-        chosen, found = tuple(self.sources[place] for place in places), []
+        chosen, points = tuple(self.sources[place] for place in places), []
         for enough in dict.fromkeys(_levels(confidence, steady, np.array([source.price for source in chosen]))):
             sequence = Sequence(chosen[: len(enough) + 1], enough)
             asked = sequence.asked(confidence[:, : len(enough) + 1])
             lost, expected = (table[np.arange(len(asked)), asked - 1] for table in (losses, steady))
-            found.append(Point(sequence, lost, sequence.prices()[asked - 1], float(asked.mean()), expected))
-        return found
+            points.append(Point(sequence, lost, sequence.prices()[asked - 1], float(asked.mean()), expected))
+        return points
 
     def search(
         self, unseen: frozenset[int] = frozenset(), start: Several[tuple[int, ...]] | None = None
@@ -286,13 +286,13 @@ class HeldOutJuries:
         points: list[Point] = []
         tried = list(start or ((place,) for place, source in enumerate(self.sources) if source.view == BASE))
         while tried:
-            found = {places: self.points(places, unseen) for places in tried}
-            points += [point for each in found.values() for point in each]
+            by_places = {places: self.points(places, unseen) for places in tried}
+            points += [point for each in by_places.values() for point in each]
             best = set(map(id, frontier(points)))
             length = len(tried[0])
             longer = [
                 places
-                for places, each in found.items()
+                for places, each in by_places.items()
                 if any(id(point) in best and len(point.sequence.sources) == length for point in each)
             ]
             tried = [(*places, *more) for places in longer for more in _additions(places, self.sources)]
@@ -361,7 +361,7 @@ def between(confidence: Floats, level: float) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class SelectedSequence:
     """The selected sequence with its juries, held-out results, and the alternatives."""
 
     point: Point
@@ -396,7 +396,9 @@ def candidates(
     return HeldOutJuries(labelled, tuple(sources), folds(len(labelled), FOLDS, seed), ballot)
 
 
-def find(held: HeldOutJuries, choice: Choice = choose, start: Several[tuple[int, ...]] | None = None) -> Found:
+def find(
+    held: HeldOutJuries, choice: Choice = choose, start: Several[tuple[int, ...]] | None = None
+) -> SelectedSequence:
     """Select a sequence with `choice`, fit it on all pictures, and evaluate the whole procedure on held-out folds."""
     labelled, sources = held.labelled, held.sources
     parts, prices = [], np.zeros(len(labelled))
@@ -410,17 +412,17 @@ def find(held: HeldOutJuries, choice: Choice = choose, start: Several[tuple[int,
         prices[rows] = sequence.prices()[asked - 1]
     points = held.search(start=start)
     point = choice(points)
-    return Found(point, held, placed(point.sequence, sources), joined(parts), prices, tuple(points))
+    return SelectedSequence(point, held, placed(point.sequence, sources), joined(parts), prices, tuple(points))
 
 
 def placed(sequence: Sequence, sources: Several[Source]) -> tuple[int, ...]:
     """Match sources to candidates; equal ones, draws of a random view, are matched in order."""
     left = dict(enumerate(sources))
-    found = []
+    places = list[int]()
     for source in sequence.sources:
-        found.append(next(place for place, other in left.items() if other == source))
-        del left[found[-1]]
-    return tuple(found)
+        places.append(next(place for place, other in left.items() if other == source))
+        del left[places[-1]]
+    return tuple(places)
 
 
 @dataclass(frozen=True)
@@ -434,7 +436,7 @@ class Expected:
     queries: float
 
     @classmethod
-    def of(cls, stopped: Outcome, whole: Outcome) -> Self:
+    def compare(cls, stopped: Outcome, whole: Outcome) -> Self:
         """Compare held-out outcomes of the same pictures with and without stopping."""
         level = float(whole.brier.mean())
         if level == 0.0:

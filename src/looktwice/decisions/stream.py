@@ -84,7 +84,7 @@ class Stream:
     """The variance of the number of right answers, if confidences are calibrated."""
 
     @classmethod
-    def of(cls, policy: PicturePolicy) -> Self:
+    def start(cls, policy: PicturePolicy) -> Self:
         """The initial state."""
         return cls(policy.held_out, policy.drift(), policy.shift())
 
@@ -203,7 +203,7 @@ class Monitor:
 
     def __init__(self, policy: PicturePolicy, profile: str, holds: bool = True) -> None:
         self._policy, self._profile, self._holds = policy, profile, holds
-        self._stream = self._since_alarm = Stream.of(policy)
+        self._stream = self._since_alarm = Stream.start(policy)
         self.alarm: Alarm | None = None
         self._pending: list[Observation] = []
         self._recent: deque[Recent] = deque(maxlen=RECENT)
@@ -250,7 +250,7 @@ class Monitor:
     def _adopt(self, stored: Alarm | None) -> None:
         """Adopt an alarm that was raised or ended elsewhere."""
         if (stored is None) != (self.alarm is None):
-            self._since_alarm = Stream.of(self._policy)
+            self._since_alarm = Stream.start(self._policy)
             self._stream = self._stream if stored else self._since_alarm
         self.alarm = stored
 
@@ -272,7 +272,7 @@ class Monitor:
             self.alarm = self.alarm._replace(pictures=self.alarm.pictures + len(observations))
             self._since_alarm = self._since_alarm.update(observations)
             if self._since_alarm.evidence >= ODD:
-                self._since_alarm = Stream.of(self._policy)
+                self._since_alarm = Stream.start(self._policy)
             elif self._since_alarm.seen >= self.alarm.needed:
                 self._stream, self.alarm = self._since_alarm, None
                 LOG.warning("the pictures are usual again; verdicts are no longer held")
@@ -280,5 +280,5 @@ class Monitor:
             delay = self._stream.seen - since
             began = self._recent[self._place(since)].at
             self.alarm = Alarm(began, delay, max(USUAL, USUAL_TIMES * delay))
-            self._since_alarm = Stream.of(self._policy)
+            self._since_alarm = Stream.start(self._policy)
             LOG.warning("%s (%s); label some of these and fit --add them", " ".join(self._stream.lines()), self.alarm)

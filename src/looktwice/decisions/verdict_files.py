@@ -208,9 +208,9 @@ class ScoreFile:
             if not line.endswith(b"\n"):
                 file.truncate(start)
                 break
-            found = self._record(line)
-            if (place := places.get(str(found.get("name")))) is not None:
-                same = self._same(self._pictures[place], found)
+            row = self._record(line)
+            if (place := places.get(str(row.get("name")))) is not None:
+                same = self._same(self._pictures[place], row)
                 self._starts[place] = start if same else NOWHERE
                 (self.changed.discard if same else self.changed.add)(place)
                 provisional = same and found["stopped"] == "budget"
@@ -244,8 +244,8 @@ class ScoreFile:
     def _record(self, line: bytes) -> dict[str, object]:
         """Parse a line; empty if `add` did not write it."""
         try:
-            found = json.loads(line)
-            return found if isinstance(found, dict) and tuple(found) == (*COLUMNS_OF[self._kind], "stamp") else {}
+            row = json.loads(line)
+            return row if isinstance(row, dict) and tuple(row) == (*COLUMNS_OF[self._kind], "stamp") else {}
         except (ValueError, RecursionError):
             return {}
 
@@ -293,19 +293,19 @@ def read_any(path: Path) -> list[AnyVerdict]:
 
 def read(path: Path) -> list[Verdict]:
     """Read verdicts of one label; raises an error if they are of tags."""
-    found = read_any(path)
-    labels = [verdict for verdict in found if isinstance(verdict, Verdict)]
-    if len(labels) < len(found):
+    verdicts = read_any(path)
+    labels = [verdict for verdict in verdicts if isinstance(verdict, Verdict)]
+    if len(labels) < len(verdicts):
         raise DataError(f"{str(path)!r} holds verdicts on tags; this is for those of one label", code="option-conflict")
     return labels
 
 
-def doubtful(found: Iterable[V], costs: Mapping[str, float]) -> list[V]:
+def doubtful(verdicts: Iterable[V], costs: Mapping[str, float]) -> list[V]:
     """Sort the verdicts to review, by descending expected cost; without costs, by ascending confidence.
 
     If any verdict has a decision, only those for review or held are included; otherwise all.
     """
-    kept = list(found)
+    kept = list(verdicts)
     decided = any(verdict.decision for verdict in kept)
     wanted = [verdict for verdict in kept if verdict.held or verdict.decision == "review"] if decided else kept
     return sorted(wanted, key=lambda verdict: (-expected_cost(verdict, costs), verdict.name))

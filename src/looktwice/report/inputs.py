@@ -216,7 +216,7 @@ def _results(profile: Profile, judged: Judged, outcome: Outcome) -> tuple[Result
     labelled = judged.labelled()
     if judged.taught or labelled is None:
         return profile.results
-    return tuple(Result.of(each) for each in (*baselines(labelled, profile), outcome))
+    return tuple(Result.from_outcome(each) for each in (*baselines(labelled, profile), outcome))
 
 
 def _held_out(pictures: int) -> str:
