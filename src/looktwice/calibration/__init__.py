@@ -27,7 +27,7 @@ from looktwice.calibration.distribution import (
     TruthRank,
     draws,
 )
-from looktwice.calibration.evidence import MISSING, Bools, Codes, Counts, Floats, Places, RankedList, useless
+from looktwice.calibration.evidence import MISSING, Bools, Codes, Counts, Floats, Places, RankedList, Row, useless
 from looktwice.calibration.jury import Z95, AdaptiveJury, Jury
 from looktwice.calibration.latent import Noise
 from looktwice.calibration.logit import folds
@@ -67,7 +67,7 @@ from looktwice.calibration.shares import (
 )
 from looktwice.calibration.tag_votes import LabelledTagVotes, TagVotes
 from looktwice.calibration.tags import TagJury
-from looktwice.calibration.votes import ENDINGS, OUTSIDE, LabelledVotes, Row, Votes, check_truths
+from looktwice.calibration.votes import ENDINGS, OUTSIDE, LabelledVotes, Votes, check_truths
 
 __all__ = [
     "Beta",

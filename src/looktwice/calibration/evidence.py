@@ -8,7 +8,7 @@ become 1/2, 1/4 … The remaining mass is shared evenly by the labels that are n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Self
 
 import numpy as np
@@ -27,6 +27,29 @@ UNLISTED = -1
 """The code that pads ranked lists."""
 RankedList = tuple[tuple[str, float | None], ...]
 """Labels, the best first, each with its score or None."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The answers about one picture: the base label, and the label of each view that was asked."""
+
+    name: str
+    base: str | None
+    """The base label, or the tags as one string, possibly empty; None if there is no answer."""
+    views: tuple[str | None, ...]
+    digest: str = ""
+    """The digest of the pixels; empty if unknown."""
+    thumbnail: bytes = field(default=b"", compare=False, repr=False)
+    """A grey thumbnail for finding near-duplicates; empty if unknown."""
+    lists: tuple[RankedList, ...] = ()
+    """The base ranked list, then that of each view; empty if no answer had one."""
+    descriptor: Floats | None = field(default=None, compare=False, repr=False)
+    """The descriptor of the picture (`images.descriptor`); None if unknown."""
+    picos: tuple[int, ...] = ()
+    """The price paid for the base answer and each view, in units of 1e-12 of the currency."""
+    missing: dict[int, tuple[str, str]] = field(default_factory=dict, compare=False)
+    """Why a label is missing, as an `error.code` and a message, by position: 0 for the base, 1 … for views that were
+    asked."""
 
 
 def require(holds: bool, message: str) -> None:

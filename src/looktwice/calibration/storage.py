@@ -11,18 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice import files
-from looktwice.calibration.evidence import MISSING, Codes, Evidence, RankedList, require
-from looktwice.calibration.votes import (
-    ENDINGS,
-    Details,
-    LabelledVotes,
-    Labels,
-    LabelTable,
-    Row,
-    Votes,
-    check_truths,
-    few,
-)
+from looktwice.calibration.evidence import MISSING, Codes, Evidence, RankedList, Row, require
+from looktwice.calibration.votes import ENDINGS, Details, LabelledVotes, Labels, LabelTable, Votes, check_truths, few
 from looktwice.errors import DataError, MissingExtra
 
 ROWS = 256

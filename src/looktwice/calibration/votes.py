@@ -20,9 +20,9 @@ from looktwice.calibration.evidence import (
     Bools,
     Codes,
     Evidence,
-    Floats,
     Places,
     RankedList,
+    Row,
     require,
 )
 from looktwice.errors import DataError, FitError, MissingExtra
@@ -56,29 +56,6 @@ class Details(TypedDict, total=False):
     """(n, 1 + S): the scores of the base label and of each view's, NaN if there is none."""
     lists: Sequence[Sequence[Sequence[tuple[str | int, float | None]]]]
     """(n, 1 + S): ranked lists instead, of labels with scores or None, the best first."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """The answers about one picture: the base label, and the label of each view that was asked."""
-
-    name: str
-    base: str | None
-    """The base label, or the tags as one string, possibly empty; None if there is no answer."""
-    views: tuple[str | None, ...]
-    digest: str = ""
-    """The digest of the pixels; empty if unknown."""
-    thumbnail: bytes = field(default=b"", compare=False, repr=False)
-    """A grey thumbnail for finding near-duplicates; empty if unknown."""
-    lists: tuple[RankedList, ...] = ()
-    """The base ranked list, then that of each view; empty if no answer had one."""
-    descriptor: Floats | None = field(default=None, compare=False, repr=False)
-    """The descriptor of the picture (`images.descriptor`); None if unknown."""
-    picos: tuple[int, ...] = ()
-    """The price paid for the base answer and each view, in units of 1e-12 of the currency."""
-    missing: dict[int, tuple[str, str]] = field(default_factory=dict, compare=False)
-    """Why a label is missing, as an `error.code` and a message, by position: 0 for the base, 1 … for views that were
-    asked."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -213,7 +213,7 @@ class ScoreFile:
                 same = self._same(self._pictures[place], row)
                 self._starts[place] = start if same else NOWHERE
                 (self.changed.discard if same else self.changed.add)(place)
-                provisional = same and found["stopped"] == "budget"
+                provisional = same and row["stopped"] == "budget"
                 (self._provisional.add if provisional else self._provisional.discard)(place)
             start += len(line)
         file.seek(0, os.SEEK_END)
