@@ -30,7 +30,7 @@ import numpy as np
 from goals import at_least, compare
 from pressed import server
 
-from looktwice.calibration.votes import Row
+from looktwice.calibration.evidence import Row
 from looktwice.classifiers.base import Answer, Pixels
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.settings import HttpSettings

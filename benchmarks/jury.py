@@ -14,8 +14,9 @@ import numpy as np
 from goals import at_most
 
 from looktwice.calibration import jury, logit, metrics
+from looktwice.calibration.evidence import Evidence
 from looktwice.calibration.options import tabulate
-from looktwice.calibration.votes import Evidence, LabelledVotes, Votes
+from looktwice.calibration.votes import LabelledVotes, Votes
 
 
 def simulated(pictures: int, views: int, classes: int, seed: int = 0) -> LabelledVotes:

@@ -26,7 +26,7 @@ from engine import PANEL, Noise, RawPixels, bodies
 from goals import at_least, at_most, compare
 from pressed import WAIT, count, server
 
-from looktwice.calibration.votes import Row
+from looktwice.calibration.evidence import Row
 from looktwice.engine.budget import Budget
 from looktwice.engine.channel import Channel
 from looktwice.engine.engine import QueryEngine

@@ -26,8 +26,8 @@ from experiments.general import Answers
 from experiments.models import SOURCES
 from experiments.writing import cells, merge
 from looktwice.calibration.distribution import Distribution
-from looktwice.calibration.evidence import Scale
-from looktwice.calibration.votes import MISSING, Bools, Codes, Counts, Floats, LabelledVotes, Places, Votes
+from looktwice.calibration.evidence import MISSING, Bools, Codes, Counts, Floats, Places, Scale
+from looktwice.calibration.votes import LabelledVotes, Votes
 
 RESULTS = Path(__file__).parent / "results" / "ablations.csv"
 LABELS, SPLITS, RESAMPLES, MOST_TESTED, MOST_CLASSES = 1000, 20, 1000, 1500, 100

@@ -41,9 +41,10 @@ from experiments.writing import Row, write
 from looktwice.calibration import Beta, Gaussian, Isotonic, Probit, crossfit
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.evidence import Bools, Codes, Floats
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.shares import ShareCalibrator, base_tally, vote_tally
-from looktwice.calibration.votes import Bools, Codes, Floats, LabelledVotes
+from looktwice.calibration.votes import LabelledVotes
 
 RESULTS = Path(__file__).parent / "results"
 SPLITS, VIEWS = 10, 8

@@ -36,12 +36,13 @@ from experiments.closed import APIS, DATASETS, emotions, split
 from experiments.tags import pascal
 from experiments.writing import Row, write
 from looktwice.calibration import crossfit
+from looktwice.calibration.evidence import Bools, Floats
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.logit import folds
 from looktwice.calibration.risk import NEVER, Answers, Claim, broken, concerned, level_of_each, thresholds
 from looktwice.calibration.tag_votes import LabelledTagVotes
 from looktwice.calibration.tags import TagJury
-from looktwice.calibration.votes import Bools, Floats, LabelledVotes
+from looktwice.calibration.votes import LabelledVotes
 
 RESULTS = Path(__file__).parent / "results"
 SPLITS, LABELS, LEVEL = 200, 1500, 0.95

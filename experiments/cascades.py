@@ -44,7 +44,8 @@ from experiments import general
 from experiments.closed import emotions, rows_of
 from experiments.writing import Row, merge
 from looktwice.calibration import risk
-from looktwice.calibration.votes import MISSING, UNLISTED, Bools, Evidence, Floats, LabelledVotes, Places, Votes
+from looktwice.calibration.evidence import MISSING, UNLISTED, Bools, Evidence, Floats, Places
+from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.decisions.sequence import (
     LEVELS,
     NEVER,

@@ -26,9 +26,10 @@ from looktwice.calibration import crossfit, risk
 from looktwice.calibration.calibrators import Calibrator
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.evidence import Evidence, Floats, Row
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.shares import Constant, _logistic
-from looktwice.calibration.votes import Evidence, Floats, LabelledVotes, Row, Votes
+from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.errors import DataError
 
 ANSWERS = SHARED / "answers"

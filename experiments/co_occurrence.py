@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.evidence import MISSING, Codes, Floats, Places
 from looktwice.calibration.logit import folds, pays
-from looktwice.calibration.votes import MISSING, Codes, Floats, LabelledVotes, Places, Votes
+from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.errors import DataError
 
 if TYPE_CHECKING:

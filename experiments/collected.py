@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 import looktwice
 from experiments.official import open_labelled
-from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
+from looktwice.calibration.evidence import Codes, Floats
+from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
 from looktwice.images.collection import Picture, labelled

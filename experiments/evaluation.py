@@ -13,8 +13,9 @@ from scipy.special import log_softmax
 from looktwice.calibration import crossfit, metrics
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.evidence import Bools, Codes, Floats
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.votes import Bools, Codes, Floats, LabelledVotes
+from looktwice.calibration.votes import LabelledVotes
 
 Rows = NDArray[np.intp]
 Figures = dict[str, float]

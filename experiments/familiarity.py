@@ -25,8 +25,9 @@ from experiments.collected import CACHE, MODELS, SHARED
 from experiments.official import open_labelled
 from experiments.writing import cells, write
 from looktwice import Model
+from looktwice.calibration.evidence import Floats, Places
 from looktwice.calibration.metrics import ece
-from looktwice.calibration.votes import Floats, Places, Votes
+from looktwice.calibration.votes import Votes
 from looktwice.decisions.monitoring import NEIGHBOURS, AnswerKinds, Familiarity
 from looktwice.decisions.policy import Policy
 from looktwice.decisions.stream import Observation, Stream

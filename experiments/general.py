@@ -37,8 +37,9 @@ from experiments.models import CLOTHES, SOURCES, log_probabilities
 from experiments.priors import without
 from experiments.writing import Row, read, write
 from looktwice.calibration import panels
+from looktwice.calibration.evidence import Codes, Evidence, Floats
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.votes import Codes, Evidence, Floats, LabelledVotes, Votes
+from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.errors import DataError
 from looktwice.images.image import Image

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
-from looktwice.calibration.votes import Codes, Floats, Places
+from looktwice.calibration.evidence import Codes, Floats, Places
 
 PENALTIES = (1.0, 10.0, 100.0)
 

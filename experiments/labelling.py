@@ -24,9 +24,9 @@ import numpy as np
 from experiments import general, priors, script
 from experiments.models import SOURCES
 from experiments.writing import cells, merge
+from looktwice.calibration.evidence import Floats
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.metrics import wilson
-from looktwice.calibration.votes import Floats
 from looktwice.decisions.verdict import Verdict
 from looktwice.labelling.summary import Audit
 from looktwice.views import GENERAL

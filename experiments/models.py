@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.collected import CACHE, CIFAR, IMAGENET, SHARED, STANDARD, cifar_names, demo
-from looktwice.calibration.votes import Codes
+from looktwice.calibration.evidence import Codes
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
 from looktwice.images.collection import Picture, labelled

@@ -13,8 +13,8 @@ import numpy as np
 from scipy.special import ndtr
 
 from looktwice.calibration.crossfit import Outcome
+from looktwice.calibration.evidence import Bools, Floats, Places
 from looktwice.calibration.metrics import BINS
-from looktwice.calibration.votes import Bools, Floats, Places
 
 RESAMPLES, SEED = 1000, 0
 FIGURES = ("brier", "ece", "auroc")

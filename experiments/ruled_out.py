@@ -21,8 +21,9 @@ from experiments import general, priors, script
 from experiments.models import SOURCES
 from experiments.writing import cells, merge
 from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.evidence import MISSING, Floats
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.votes import MISSING, Floats, LabelledVotes
+from looktwice.calibration.votes import LabelledVotes
 from looktwice.views import GENERAL
 
 RESULTS = Path(__file__).parent / "results" / "ruled_out.csv"

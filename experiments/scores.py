@@ -25,8 +25,9 @@ from experiments import priors
 from experiments.evaluation import Figures, jury_figures, means
 from experiments.general import Answers, recorded_splits
 from experiments.writing import Row, fill, read, write
+from looktwice.calibration.evidence import Evidence
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.votes import Evidence, LabelledVotes
+from looktwice.calibration.votes import LabelledVotes
 
 RESULTS = Path(__file__).parent / "results"
 SPLITS = 20

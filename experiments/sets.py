@@ -25,9 +25,10 @@ from experiments.general import Answers, recorded_splits
 from experiments.writing import Row, write
 from looktwice.calibration import crossfit
 from looktwice.calibration.distribution import Distribution, SetKind, draws
+from looktwice.calibration.evidence import Bools, Codes, Floats
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.shares import base_tally
-from looktwice.calibration.votes import Bools, Codes, Floats, LabelledVotes
+from looktwice.calibration.votes import LabelledVotes
 from looktwice.decisions.results import HeldOut
 
 RESULTS = Path(__file__).parent / "results"

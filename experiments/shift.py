@@ -33,9 +33,10 @@ from experiments.priors import without
 from experiments.writing import Row, cells, write
 from looktwice.calibration import Constant, crossfit, metrics
 from looktwice.calibration.crossfit import Outcome
+from looktwice.calibration.evidence import Floats, Places
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.shares import base_tally
-from looktwice.calibration.votes import Floats, LabelledVotes, Places, Votes
+from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.classifiers.base import Pixels
 from looktwice.decisions.monitoring import Drift
 from looktwice.images.image import Image

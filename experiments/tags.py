@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 from experiments.closed import ANSWERS, isotonic, split
 from experiments.writing import Row, cells, write
 from looktwice.calibration import metrics
+from looktwice.calibration.evidence import Bools, Floats
 from looktwice.calibration.shares import _logistic
 from looktwice.calibration.tag_votes import NEAREST, LabelledTagVotes, TagVotes
 from looktwice.calibration.tags import TagJury
-from looktwice.calibration.votes import Bools, Floats
 from looktwice.errors import DataError
 
 RESULTS = Path(__file__).parent / "results"

@@ -31,9 +31,10 @@ from experiments.writing import read
 from looktwice.calibration import crossfit, metrics
 from looktwice.calibration.borrow import fit_towards
 from looktwice.calibration.crossfit import Outcome
+from looktwice.calibration.evidence import Floats
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.shares import Ballot, Cumulative, Gaussian, Objective, Probit, Transfer
-from looktwice.calibration.votes import Floats, LabelledVotes
+from looktwice.calibration.votes import LabelledVotes
 from looktwice.decisions.noise import Measured, NoiseFile, Probe, filed, fold, probes
 from looktwice.decisions.onnx_features import open_onnx
 from looktwice.plots.figures import points_svg

@@ -27,10 +27,11 @@ from experiments.models import SOURCES
 from experiments.writing import cells, merge, write
 from looktwice.calibration import logit, panels, typical as shipped
 from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.evidence import Floats
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.shares import Constant, Probit
 from looktwice.calibration.typical import Typical
-from looktwice.calibration.votes import Floats, LabelledVotes
+from looktwice.calibration.votes import LabelledVotes
 
 RESULTS = Path(__file__).parent / "results" / "typical.csv"
 PICTURES, VIEWS = 600, 8

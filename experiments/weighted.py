@@ -23,9 +23,10 @@ from experiments import general, priors, script
 from experiments.writing import cells, merge
 from looktwice.calibration import crossfit
 from looktwice.calibration.distribution import draws
+from looktwice.calibration.evidence import Floats, Places
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.shares import base_tally
-from looktwice.calibration.votes import Floats, LabelledVotes, Places, Votes
+from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.decisions.results import HeldOut
 from looktwice.views import GENERAL
 

@@ -27,7 +27,8 @@ from support.errors import code_in, coded
 from support.workshop import command, run, write_pictures, write_profile
 
 from looktwice.calibration import storage
-from looktwice.calibration.votes import Row, Votes
+from looktwice.calibration.evidence import Row
+from looktwice.calibration.votes import Votes
 from looktwice.classifiers import http
 from looktwice.classifiers.registry import connect
 from looktwice.errors import DataError, ImageError, TransientError

@@ -10,7 +10,7 @@ from experiments import hidden, resampled
 from looktwice.calibration import metrics
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.distribution import Distribution
-from looktwice.calibration.votes import Bools, Codes, Floats
+from looktwice.calibration.evidence import Bools, Codes, Floats
 
 
 def answers(seed: int, pictures: int = 400) -> tuple[Floats, Bools]:

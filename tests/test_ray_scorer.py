@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from looktwice import AskOptions, Unscored, Verdict
-from looktwice.calibration.votes import Row
+from looktwice.calibration.evidence import Row
 from looktwice.cli.ray import VerdictFolder
 from looktwice.errors import DataError, LedgerError
 from looktwice.images.collection import Picture, find

@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from experiments.collected import CACHE
 from experiments.paper.grids import Normalised, Tensor
 from experiments.paper.subjects import Rows, Subject
+from looktwice.calibration.evidence import Codes, Floats
 from looktwice.calibration.latent import Cumulatives, Noise, describe, read
-from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
+from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.decisions.onnx_features import OnnxModel, open_onnx
 from looktwice.views import Panel, Question, View, render
 

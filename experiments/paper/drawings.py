@@ -10,8 +10,8 @@ from scipy.special import ndtr
 
 from experiments.paper.answers import Readings
 from experiments.paper.tables import Row, Study
+from looktwice.calibration.evidence import Floats
 from looktwice.calibration.latent import Noise
-from looktwice.calibration.votes import Floats
 from looktwice.plots.figures import Line, column_svg, lines_svg
 from looktwice.report.findings import drawn
 

@@ -16,8 +16,8 @@ from scipy.stats import spearmanr
 from experiments.paper.answers import Readings
 from experiments.paper.tables import Row, Study
 from looktwice.calibration import metrics
+from looktwice.calibration.evidence import Floats
 from looktwice.calibration.latent import Cumulatives, describe
-from looktwice.calibration.votes import Floats
 
 PICTURES = 100
 DRAWS = 50

@@ -19,9 +19,9 @@ from experiments.paper.tables import Parts, Row, Study
 from looktwice.calibration import crossfit, metrics
 from looktwice.calibration.calibrators import Calibrator
 from looktwice.calibration.crossfit import Outcome
+from looktwice.calibration.evidence import Floats
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.shares import Gaussian, Probit, Transfer
-from looktwice.calibration.votes import Floats
 from looktwice.views import View
 
 LABELS = (50, 200, 1000)

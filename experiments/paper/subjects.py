@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from experiments.collected import CIFAR, MODELS, SHARED, Model
 from experiments.official import CIFAR_HOME, ILSVRC_HOME, open_labelled
 from experiments.paper.grids import Reading, Settings, mild, whole
-from looktwice.calibration.votes import Codes
+from looktwice.calibration.evidence import Codes
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
 from looktwice.errors import DataError, PermanentError

@@ -20,9 +20,10 @@ from looktwice.calibration import crossfit, metrics
 from looktwice.calibration.calibrators import Calibrator
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.evidence import Codes, Floats
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.shares import Ballot, Cumulative, Gaussian, Naive, Objective, Probit, Transfer
-from looktwice.calibration.votes import Codes, Floats, LabelledVotes
+from looktwice.calibration.votes import LabelledVotes
 from looktwice.errors import DataError
 from looktwice.views import Panel, View
 

@@ -7,10 +7,11 @@ import pytest
 from support.errors import coded
 
 from looktwice.calibration.borrow import DIFFERENCES, _posterior, fit_towards
+from looktwice.calibration.evidence import Floats
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.logit import losses
 from looktwice.calibration.options import tabulate
-from looktwice.calibration.votes import Floats, LabelledVotes, Votes
+from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
 
 

@@ -13,9 +13,10 @@ from support.errors import coded
 
 from looktwice.calibration import calibrators, metrics, shares
 from looktwice.calibration.calibrators import Calibrator
+from looktwice.calibration.evidence import Floats
 from looktwice.calibration.jury import AdaptiveJury, Jury
 from looktwice.calibration.shares import Beta, Constant, Cumulative, Gaussian, Isotonic, Naive, Probit, Transfer
-from looktwice.calibration.votes import Floats, LabelledVotes, Votes
+from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
 
 NOISE = Cumulative.of(np.random.default_rng(0).normal(size=2000))

@@ -13,8 +13,9 @@ from test_jury import simulated
 from test_scored_jury import world
 
 from looktwice.calibration import logit, options, panels, storage
+from looktwice.calibration.evidence import Floats
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.votes import OUTSIDE, Floats, LabelledVotes
+from looktwice.calibration.votes import OUTSIDE, LabelledVotes
 from looktwice.errors import DataError, FitError
 
 

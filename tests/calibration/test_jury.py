@@ -13,8 +13,9 @@ from pydantic import TypeAdapter
 from support.errors import coded
 
 from looktwice.calibration import logit, metrics, options
+from looktwice.calibration.evidence import MISSING, Floats
 from looktwice.calibration.jury import AdaptiveJury, Jury
-from looktwice.calibration.votes import MISSING, OUTSIDE, Floats, LabelledVotes, Votes
+from looktwice.calibration.votes import OUTSIDE, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
 
 

@@ -10,10 +10,10 @@ import pytest
 from support.errors import coded
 
 from looktwice.calibration import calibrators, crossfit, jury, logit, metrics, options
-from looktwice.calibration.evidence import Scale
+from looktwice.calibration.evidence import UNLISTED, Evidence, Floats, Row, Scale
 from looktwice.calibration.jury import AdaptiveJury, Jury
 from looktwice.calibration.risk import ANY, Thresholds
-from looktwice.calibration.votes import UNLISTED, Evidence, Floats, LabelledVotes, Row, Votes
+from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.decisions.collecting import Collected
 from looktwice.decisions.evaluation import guarantees
 from looktwice.decisions.policy import Policy

@@ -14,8 +14,8 @@ from support.errors import coded
 
 from looktwice import Model
 from looktwice.calibration import storage
-from looktwice.calibration.evidence import Scale, useless
-from looktwice.calibration.votes import UNLISTED, Evidence, LabelledVotes, Row, Votes
+from looktwice.calibration.evidence import UNLISTED, Evidence, Row, Scale, useless
+from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.classifiers.base import Answer, Names, merged, probabilities
 from looktwice.classifiers.chat.vendors import Completions
 from looktwice.classifiers.onnx import OnnxClassifier

@@ -14,9 +14,10 @@ from scipy.optimize import minimize
 from support.errors import coded
 
 from looktwice.calibration import metrics
+from looktwice.calibration.evidence import Floats, RankedList, Row
 from looktwice.calibration.tag_votes import LabelledTagVotes, TagScale, TagVotes
 from looktwice.calibration.tags import VOTES, WEAKEST, TagJury, TagRows
-from looktwice.calibration.votes import Floats, RankedList, Row, Votes
+from looktwice.calibration.votes import Votes
 from looktwice.errors import DataError, FitError
 
 TAGS = tuple(f"tag {number}" for number in range(6))

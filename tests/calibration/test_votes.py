@@ -13,9 +13,10 @@ from support.errors import coded
 from looktwice import files
 from looktwice.calibration import storage
 from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.evidence import MISSING, Evidence, Row
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.shares import Probit, base_tally, vote_tally
-from looktwice.calibration.votes import MISSING, OUTSIDE, Evidence, LabelledVotes, Row, Votes
+from looktwice.calibration.votes import OUTSIDE, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
 
 LABELS = st.sampled_from(["cat", "dog", "fox", "owl"])

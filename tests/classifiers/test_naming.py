@@ -18,7 +18,7 @@ from support.faults import LABELS, Running, fault_server
 from support.workshop import run
 
 from looktwice import Model
-from looktwice.calibration.votes import Row
+from looktwice.calibration.evidence import Row
 from looktwice.classifiers.base import NO_LABEL, AnyClassifier, Names, as_word, names_of, position_word
 from looktwice.classifiers.chat.vendors import Completions
 from looktwice.classifiers.registry import connect, read_labels

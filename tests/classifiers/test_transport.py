@@ -26,7 +26,7 @@ from support.errors import coded
 from support.waiting import until_async
 from support.workshop import PANEL, write_pictures
 
-from looktwice.calibration.votes import Row
+from looktwice.calibration.evidence import Row
 from looktwice.classifiers import transport as transports
 from looktwice.classifiers.command import connect as connect_command
 from looktwice.classifiers.http import connect

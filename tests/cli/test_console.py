@@ -12,8 +12,9 @@ import pytest
 from support.engines import engine_for
 
 from looktwice.calibration import crossfit
+from looktwice.calibration.evidence import Row
 from looktwice.calibration.shares import Constant
-from looktwice.calibration.votes import Row, Votes
+from looktwice.calibration.votes import Votes
 from looktwice.classifiers.base import Answer, Limits, Pixels
 from looktwice.cli import demo
 from looktwice.cli.console import Output, watched

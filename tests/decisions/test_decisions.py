@@ -19,9 +19,10 @@ from support.errors import coded
 
 from looktwice.calibration import risk
 from looktwice.calibration.distribution import AdaptiveSets, Conformal, Distribution, SetKind, draws, truth_rank
+from looktwice.calibration.evidence import MISSING, Bools, Codes, Floats
 from looktwice.calibration.risk import Answers, Basis, Claim
 from looktwice.calibration.shares import base_tally
-from looktwice.calibration.votes import MISSING, OUTSIDE, Bools, Codes, Floats, Votes
+from looktwice.calibration.votes import OUTSIDE, Votes
 from looktwice.decisions import monitoring, planning, sequence
 from looktwice.decisions.evaluation import Guarantees, bin_coverage
 from looktwice.decisions.monitoring import Drift

@@ -13,7 +13,8 @@ from support.workshop import run
 
 import looktwice as lt
 from looktwice.calibration import storage
-from looktwice.calibration.votes import Row, Votes
+from looktwice.calibration.evidence import Row
+from looktwice.calibration.votes import Votes
 from looktwice.errors import DataError
 
 DEMO = Path(str(files("looktwice") / "demo"))

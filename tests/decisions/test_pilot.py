@@ -15,8 +15,9 @@ from support.workshop import run
 
 from looktwice import Model
 from looktwice.calibration import jury, logit, options, panels
+from looktwice.calibration.evidence import MISSING, Evidence
 from looktwice.calibration.panels import Gain
-from looktwice.calibration.votes import MISSING, Evidence, LabelledVotes, Votes
+from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.classifiers.registry import connect
 from looktwice.decisions import collecting, pilot
 from looktwice.decisions.profile import ProfileClassifier

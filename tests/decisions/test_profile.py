@@ -13,9 +13,10 @@ from support.workshop import brightest, write_pictures
 
 from looktwice.calibration import crossfit
 from looktwice.calibration.calibrators import FAMILIES, Calibrator
+from looktwice.calibration.evidence import Evidence
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.shares import Cumulative, Transfer
-from looktwice.calibration.votes import Evidence, Votes
+from looktwice.calibration.votes import Votes
 from looktwice.classifiers.python import PythonClassifier
 from looktwice.decisions import collecting, fitting
 from looktwice.decisions.collecting import Collected

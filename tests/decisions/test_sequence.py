@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, strategies as st
 from support.errors import coded
 
-from looktwice.calibration.votes import MISSING, Evidence, LabelledVotes, Votes
+from looktwice.calibration.evidence import MISSING, Evidence
+from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.decisions.sequence import (
     NEVER,
     Point,

@@ -31,7 +31,7 @@ from support.players import start
 from support.workshop import run, write_profile
 
 from looktwice import Model
-from looktwice.calibration.votes import Row
+from looktwice.calibration.evidence import Row
 from looktwice.classifiers.registry import connect
 from looktwice.engine.budget import MICRO, Spend
 from looktwice.engine.ledger.maintenance import verify

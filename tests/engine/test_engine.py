@@ -27,7 +27,7 @@ from support.waiting import until, until_async
 from support.workshop import PANEL, answers, run, start, write_pictures, write_profile
 
 from looktwice import AsyncModel, Model
-from looktwice.calibration.votes import Row
+from looktwice.calibration.evidence import Row
 from looktwice.classifiers.base import Answer, Limits
 from looktwice.classifiers.registry import connect
 from looktwice.decisions.profile import Profile

@@ -17,7 +17,7 @@ from support.waiting import until_async
 from support.workshop import PANEL, write_pictures
 
 from engine.test_ledger import PRICE, WHO, claim, entry, ledger_at, settle
-from looktwice.calibration.votes import Row
+from looktwice.calibration.evidence import Row
 from looktwice.classifiers.base import Answer
 from looktwice.engine.budget import Budget
 from looktwice.engine.ledger.ledger import Ledger, open_ledger

@@ -11,7 +11,7 @@ from conformance.vendors import served
 from support.engines import counted, engine_on, rows_of
 from support.workshop import write_pictures
 
-from looktwice.calibration.votes import Row
+from looktwice.calibration.evidence import Row
 from looktwice.classifiers.base import AnyClassifier
 from looktwice.classifiers.registry import connect
 from looktwice.engine.query import Cause, Unscored

@@ -19,7 +19,8 @@ from support.players import start
 from support.workshop import write_pictures
 
 import looktwice as lt
-from looktwice.calibration.votes import Row, Votes
+from looktwice.calibration.evidence import Row
+from looktwice.calibration.votes import Votes
 from looktwice.classifiers import registry
 from looktwice.classifiers.base import Answer, AnyClassifier, Limits
 from looktwice.engine.budget import MICRO, Budget

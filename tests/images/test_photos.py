@@ -26,7 +26,7 @@ from support.faults import fault_server
 from support.workshop import run, write_profile
 
 from looktwice import Model
-from looktwice.calibration.votes import Row
+from looktwice.calibration.evidence import Row
 from looktwice.classifiers.base import AnyClassifier, Limits, Settings
 from looktwice.classifiers.chat.vendors import Completions, Messages
 from looktwice.classifiers.onnx import Preprocessing

@@ -23,9 +23,10 @@ from looktwice import Model
 from looktwice.calibration import crossfit, risk, storage, votes
 from looktwice.calibration.calibrators import Calibrator, dump
 from looktwice.calibration.confusion import Confusion
+from looktwice.calibration.evidence import MISSING, Evidence
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.shares import Gaussian, Isotonic, Naive, Probit
-from looktwice.calibration.votes import MISSING, Evidence, Votes
+from looktwice.calibration.votes import Votes
 from looktwice.classifiers.python import PythonClassifier
 from looktwice.decisions import evaluation, fitting, planning
 from looktwice.decisions.collecting import Collected

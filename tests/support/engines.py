@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from looktwice.calibration.votes import Row
+from looktwice.calibration.evidence import Row
 from looktwice.classifiers.base import AnyClassifier, Limits
 from looktwice.engine.budget import Budget, Meter, Spend
 from looktwice.engine.channel import Channel

@@ -31,10 +31,11 @@ import PIL.Image
 from experiments import official
 from looktwice.calibration import storage
 from looktwice.calibration.calibrators import dump
+from looktwice.calibration.evidence import Row
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.latent import Cumulatives, describe
 from looktwice.calibration.shares import Cumulative, Probit, vote_tally
-from looktwice.calibration.votes import Row, Votes
+from looktwice.calibration.votes import Votes
 from looktwice.classifiers.base import Answer, AnyClassifier
 from looktwice.classifiers.command import CommandClassifier
 from looktwice.classifiers.http import presets

@@ -14,8 +14,8 @@ from unittest.mock import patch
 import numpy as np
 
 from looktwice.calibration.calibrators import dump
+from looktwice.calibration.evidence import Row
 from looktwice.calibration.shares import Probit
-from looktwice.calibration.votes import Row
 from looktwice.classifiers import registry
 from looktwice.classifiers.base import reading
 from looktwice.classifiers.registry import connect
