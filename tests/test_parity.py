@@ -100,7 +100,7 @@ def test_the_command_line_has_every_option(name: str) -> None:
 
 PYTHON = {
     "fit": {"add": "model:Model.borrow"},
-    "look": {"burst": "model:Model.burst", "frames": "model:Model.burst"},
+    "look": {"burst": "model:Model.burst"},
     "score": {"verify": "decisions.verdict_files:ScoreFile"},
     "evaluate": {},
     "check": {},

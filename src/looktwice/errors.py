@@ -61,7 +61,6 @@ CODES = {
     "fleet-failed": "workers of a cluster failed",
     "fleet-unreachable": "Ray cannot be reached or started",
     "guarantee-impossible": "no number of labels supports this guarantee",
-    "image-is-video": "a video where a picture is expected",
     "image-missing": "the file of a picture cannot be opened",
     "image-too-large": "a picture has more pixels or bytes than the limit",
     "image-unfit": "the classifier cannot take a picture of this size",

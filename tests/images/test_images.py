@@ -249,7 +249,7 @@ def test_a_cut_off_heic_is_refused(length: int) -> None:
 
 
 def test_a_video_is_no_picture() -> None:
-    assert refused(b"\0\0\0\x18ftypmp42\0\0\0\0mp42isom" + bytes(100)) == "image-is-video"
+    assert refused(b"\0\0\0\x18ftypmp42\0\0\0\0mp42isom" + bytes(100)) == "image-unsupported"
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "TIFF"])

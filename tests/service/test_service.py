@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -98,17 +97,8 @@ def test_a_burst_of_photos_gives_one_verdict(service: Service) -> None:
     assert service.form("/v1/burst", ("1.png", photo)).status == 400
 
 
-def test_a_burst_may_be_a_video_as_it_is(service: Service, tmp_path: Path) -> None:
-    film = tmp_path / "film.mp4"
-    writer = cv2.VideoWriter(str(film), cv2.VideoWriter.fourcc(*"mp4v"), 30, (64, 48))
-    for shade in range(12):
-        writer.write(np.full((48, 64, 3), 20 * shade, np.uint8))
-    writer.release()
-    reply = service.post("/v1/burst?frames=3", film.read_bytes(), "video/mp4")
-    assert reply.status == 200
-    assert [asked["view"] for asked in reply.json()["asked"]] == ["again", "photo 2", "photo 3"]
-    lonely = service.post("/v1/burst", clothes()[2], "image/png")
-    assert lonely.status == 400
+def test_one_picture_is_no_burst(service: Service) -> None:
+    assert service.post("/v1/burst", clothes()[2], "image/png").status == 400
 
 
 def test_events_tell_the_picture_its_views_each_answer_and_the_verdict(service: Service) -> None:

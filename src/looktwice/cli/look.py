@@ -63,7 +63,6 @@ from looktwice.model import (
     alternatives,
     files,
     is_unfamiliar,
-    is_video_file,
     percent,
     selected_by,
 )
@@ -128,9 +127,8 @@ def look(
     profile: ProfileOption,
     classifier: OtherOption,
     burst: Annotated[
-        bool, Help("--burst", help="The pictures show the same object, or are a video: give one verdict for all.")
+        bool, Help("--burst", help="The pictures show the same object: give one verdict for all.")
     ] = False,
-    frames: Annotated[int, Help(help="Frames to take from a video, evenly spaced.", min=2, max=64)] = 8,
 ) -> None:
     """Print the label and confidence of pictures, with an explanation.
 
@@ -139,13 +137,10 @@ def look(
       looktwice look cat.jpg --profile profile.json
 
       looktwice look --burst front.jpg left.jpg right.jpg
-
-      looktwice look --burst turned.mp4 --frames 8
     """
     model = AsyncModel.load(profile, others(classifier), options=ask)
     if burst:
-        video = len(pictures) == 1 and is_video_file(pictures[0])
-        _burst(model, model.frames(pictures[0], frames) if video else find_pictures(pictures), profile, decide, output)
+        _burst(model, find_pictures(pictures), profile, decide, output)
     opened = find_pictures(pictures)
     policy_of(model, decide)
     if output.dry_run:

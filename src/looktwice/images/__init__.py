@@ -16,7 +16,7 @@ from looktwice.images.collection import (
     read_truths,
     with_truths,
 )
-from looktwice.images.decode import decode, is_video, load
+from looktwice.images.decode import decode, load
 from looktwice.images.descriptor import NAMES, PLACES, Floats, descriptor
 from looktwice.images.image import (
     MAX_PIXELS,
@@ -31,4 +31,3 @@ from looktwice.images.image import (
     encode_png,
     shrunk,
 )
-from looktwice.images.video import FRAMES, frames, is_video_file

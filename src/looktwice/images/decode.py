@@ -42,7 +42,6 @@ MOST_SCANS = 100
 """The most scans of a JPEG; programs write about ten."""
 
 _JPEG = b"\xff\xd8\xff"
-_STILLS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1", b"avif", b"avis")
 _READ = "JPEG, PNG, WebP, HEIC, AVIF, BMP, TIFF or GIF"
 
 
@@ -269,23 +268,7 @@ def _heif(data: bytes) -> tuple[ImageFile, bytes]:
             return HeifImageFile(io.BytesIO(data)), b""  # turned upright while it is decoded
     except ImportError:
         raise ImageError("HEIC and AVIF pictures need: pip install 'looktwice[heif]'", code="extra-missing") from None
-    if is_video(data):
-        raise ImageError(
-            "it is a video; judge some of its frames as photos of one thing, with --burst or Model.burst",
-            code="image-is-video",
-        )
     raise ImageError(f"not a picture that can be read; convert it to {_READ}", code="image-unsupported")
-
-
-def is_video(head: bytes) -> bool:
-    """Whether a file that begins with these bytes is MP4, QuickTime, Matroska, WebM or AVI.
-
-    Nothing else is given to ffmpeg, whose other formats include lists of further files and addresses to open.
-    """
-    if head[4:8] == b"ftyp":
-        return head[8:12] not in _STILLS
-    matroska, avi = head.startswith(b"\x1aE\xdf\xa3"), head[:4] == b"RIFF" and head[8:12] == b"AVI "
-    return matroska or avi or head[4:8] in (b"moov", b"wide")
 
 
 def _gif(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:

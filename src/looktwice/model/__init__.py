@@ -130,7 +130,6 @@ from looktwice.errors import (
 from looktwice.images import (
     ENDINGS as PICTURE_ENDINGS,
     FILE_COLUMNS,
-    FRAMES,
     PHOTO,
     SMALL,
     Image,
@@ -143,9 +142,6 @@ from looktwice.images import (
     encode_jpeg,
     encode_png,
     find,
-    frames as video_frames,
-    is_video,
-    is_video_file,
     labelled,
     many,
     one,

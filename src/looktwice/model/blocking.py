@@ -316,7 +316,6 @@ class Model:
     panel = _passed_on(AsyncModel.panel)
     use = _passed_on(AsyncModel.use)
     learn = _passed_on(AsyncModel.learn)
-    frames = _passed_on(AsyncModel.frames)
     typical_price = _passed_on(AsyncModel.typical_price)
     ledger_name = _passed_on(AsyncModel.ledger_name)
     days = _passed_on(AsyncModel.days)

@@ -41,7 +41,6 @@ from looktwice.images import (
     descriptor,
     many,
     one,
-    video,
 )
 from looktwice.model.connection import Classifiers, ShowProgress, of_profile
 from looktwice.model.learning import Learner, labelled
@@ -194,12 +193,9 @@ class AsyncModel(Learner):
             raise verdict.error()
         return verdict
 
-    async def burst(self, photos: Sequence[PictureLike] | str | Path, *, frames: int = video.FRAMES) -> Verdict:
-        """One verdict for several photos of one object: the first is the picture, the others are its views.
-
-        A short video stands for evenly spaced frames of it: `model.burst("clip.mp4", frames=8)`.
-        """
-        verdict = await self.score_burst(photos, frames=frames)
+    async def burst(self, photos: Sequence[PictureLike] | str | Path) -> Verdict:
+        """One verdict for several photos of one object: the first is the picture, the others are its views."""
+        verdict = await self.score_burst(photos)
         if isinstance(verdict, Unscored):
             raise verdict.error()
         return verdict
@@ -208,25 +204,16 @@ class AsyncModel(Learner):
         self,
         photos: Sequence[PictureLike] | str | Path,
         *,
-        frames: int = video.FRAMES,
         on_answer: OnAnswer | None = None,
     ) -> Verdict | Unscored:
         """The verdict of a burst, or the first photo that was not scored."""
-        if isinstance(photos, str | Path) or (len(photos) == 1 and isinstance(photos[0], str | Path)):
-            path = Path(photos if isinstance(photos, str | Path) else str(photos[0]))
-            photos = self.frames(path, frames) if video.is_video_file(path) else many(path)
+        if isinstance(photos, str | Path) or len(photos) == 1:
+            photos = many(photos)
         if len(photos) < 2:
-            raise DataError(
-                "a burst is two or more photos of one thing, or one short video; give them all", code="pictures-none"
-            )
+            raise DataError("a burst is two or more photos of one thing; give them all", code="pictures-none")
         named = [one(photo, f"photo {place}") for place, photo in enumerate(photos, 1)]
         async with self._showing(len(named)) as engine:
             return await judging.burst(engine, named, self.fitted(), on_answer)
-
-    def frames(self, path: Path, count: int) -> list[Picture]:
-        """Frames of a video as the photos of a burst; raises an ImageError if there are none."""
-        images = video.frames(path, str(path), count, self.limits.working_size)
-        return [one(image, f"{path.name}#{place}") for place, image in enumerate(images, 1)]
 
     async def score(
         self,

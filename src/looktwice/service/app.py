@@ -251,7 +251,7 @@ class _Looking:
 
     async def _photos(self, request: Request) -> list[Picture]:
         self._looks.check()
-        return await bodies.photos(request, self._limits, self._model.limits.working_size)
+        return await bodies.photos(request, self._limits)
 
     async def _reply(self, picture: Picture) -> dict[str, object]:
         try:

@@ -17,18 +17,13 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from looktwice.model import (
-    FRAMES,
     AnyVerdict,
     Image,
-    ImageError,
     LookTwiceError,
     Picture,
     WorkingSize,
     decode,
-    encode_png,
-    is_video,
     shown,
-    video_frames,
 )
 from looktwice.service import ServiceLimits
 
@@ -166,14 +161,11 @@ class Opened:
     """The bytes of its file."""
     pixels: int
     """The most that it may have."""
-    original_size: tuple[int, int] | None = None
-    """The original size of a video frame."""
     decoding: ClassVar[Lock] = Lock()
 
     def image(self, name: str, size: WorkingSize | None = None) -> Image:
         with self.decoding:
-            image = decode(self.data, name, self.pixels, size)
-        return Image(image.pixels, self.original_size) if self.original_size else image
+            return decode(self.data, name, self.pixels, size)
 
 
 async def one(request: Request, limits: ServiceLimits) -> Picture:
@@ -199,34 +191,11 @@ async def several(request: Request, limits: ServiceLimits) -> list[Picture]:
     return [_decoded(picture, limits) for picture in pictures]
 
 
-async def photos(request: Request, limits: ServiceLimits, size: WorkingSize) -> list[Picture]:
-    """Read the photos of a burst, in order, or frames of its video."""
-    if _kind(request).startswith((*RAW, "video/")):
-        uploads = [_picture("video", await request.body(), limits)]
-    else:
-        uploads = await several(request, limits)
-    if len(uploads) > 1:
-        return uploads
-    name, source = uploads[0].name, uploads[0].source
-    if not isinstance(source, Opened) or not is_video(source.data):
-        raise Refusal("request", f"there is 1 picture; send 2 to {limits.pictures} photos of one thing, or a video")
-    wanted = request.query_params.get("frames", str(FRAMES))
-    if not (wanted.isascii() and wanted.isdecimal() and 2 <= int(wanted[:9]) <= limits.pictures):
-        raise Refusal("request", f"frames is {shown(wanted[:20])}; give a number from 2 to {limits.pictures}")
-    return await asyncio.to_thread(_frames, name, source.data, int(wanted), size, limits)
-
-
-def _frames(name: str, video: bytes, count: int, size: WorkingSize, limits: ServiceLimits) -> list[Picture]:
-    try:
-        with Opened.decoding:
-            images = video_frames(video, name, count, size, limits.pixels)
-    except ImageError as error:
-        raise Refusal("picture", str(error), error=error.code) from None
-    named = [name, *(f"{name}#{place}" for place in range(2, len(images) + 1))]
-    return [
-        Picture(name, None, Opened(encode_png(image.pixels), limits.pixels, image.original_size))
-        for name, image in zip(named, images, strict=True)
-    ]
+async def photos(request: Request, limits: ServiceLimits) -> list[Picture]:
+    """Read the photos of a burst, in order."""
+    if _kind(request).startswith(RAW) or len(uploads := await several(request, limits)) < 2:
+        raise Refusal("request", f"there is 1 picture; send 2 to {limits.pictures} photos of one thing")
+    return uploads
 
 
 async def parsed(model: type[Parsed], request: Request) -> Parsed:

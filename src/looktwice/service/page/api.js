@@ -52,12 +52,12 @@ export async function sample(file) {
   return (await send(`/page/samples/${file}`)).blob();
 }
 
-/** Whether the files are photos of one thing, or a short video of it. */
+/** Whether the files are photos of one thing. */
 export function isBurst(files) {
-  return files.length > 1 || files[0].type.startsWith("video/");
+  return files.length > 1;
 }
 
-/** The events of a look at one picture, or at a burst of photos or a short video; one of them is `verdict` or `problem`. */
+/** The events of a look at one picture, or at a burst of photos; one of them is `verdict` or `problem`. */
 export async function* look(files, signal) {
   const form = new FormData();
   for (const file of files) form.append(files.length > 1 ? "images" : "image", file, file.name ?? "picture");
