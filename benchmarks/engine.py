@@ -104,7 +104,7 @@ class Noise:
 
     def image(self, name: str, size: WorkingSize | None = None) -> Image:
         window = np.frombuffer(self.long, np.uint8, SIDE * SIDE * 3, STEP * int(name))
-        return Image.of(window.reshape(SIDE, SIDE, 3))
+        return Image.from_array(window.reshape(SIDE, SIDE, 3))
 
     def pictures(self, count: int) -> list[Picture]:
         return [Picture(str(n), None, self) for n in range(count)]

@@ -47,7 +47,7 @@ class Made:
     """Pictures of noise, made from their number when they are read."""
 
     def image(self, name: str, size: WorkingSize | None = None) -> Image:
-        return Image.of(np.random.default_rng(int(name)).integers(0, 256, (16, 16, 3), np.uint8))
+        return Image.from_array(np.random.default_rng(int(name)).integers(0, 256, (16, 16, 3), np.uint8))
 
 
 class Instant:

@@ -39,7 +39,7 @@ class Made:
     """Pictures of noise, made from their number."""
 
     def image(self, name: str, size: WorkingSize | None = None) -> Image:
-        return Image.of(np.random.default_rng(int(name)).integers(0, 256, (16, 16, 3), np.uint8))
+        return Image.from_array(np.random.default_rng(int(name)).integers(0, 256, (16, 16, 3), np.uint8))
 
 
 async def ask(description: Path, ledger: Path, count: int) -> None:

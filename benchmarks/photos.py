@@ -106,7 +106,7 @@ def by_hand(classifier: OnnxClassifier, pictures: list[Picture], reduced: bool) 
     def work(picture: Picture) -> None:
         pixels = cv2.imread(str(picture.source.root / picture.name), flag)  # type: ignore[attr-defined]
         small = cv2.resize(pixels, target[::-1], interpolation=cv2.INTER_AREA) if reduced else pixels
-        image = Image.of(np.asarray(small, np.uint8))
+        image = Image.from_array(np.asarray(small, np.uint8))
         shown = render(image, [base_question(image), *questions(image, GENERAL, 0)])
         classifier.logits([classifier.prepare(view) for view in shown]).argmax(axis=1)
 
@@ -122,9 +122,9 @@ def seconds(work: Callable[[], object]) -> float:
 
 def drawing(classifier: OnnxClassifier) -> float:
     """What drawing and preparing the views of a photo of 12 megapixels costs, of what a photo of 512 px costs."""
-    whole = Image.of(photo(0))
+    whole = Image.from_array(photo(0))
     large = whole.within(classifier.limits.working_size)
-    small = Image.of(np.asarray(cv2.resize(whole.pixels, (512, 384), interpolation=cv2.INTER_AREA), np.uint8))
+    small = Image.from_array(np.asarray(cv2.resize(whole.pixels, (512, 384), interpolation=cv2.INTER_AREA), np.uint8))
 
     def work(image: Image) -> None:
         for view in render(image, questions(image, GENERAL, 0)):

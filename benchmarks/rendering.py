@@ -96,7 +96,7 @@ def timed(work: Callable[[], object], repeats: int) -> float:
 
 
 def picture(size: int) -> Image:
-    return Image.of(np.random.default_rng(size).integers(0, 256, (size, size, 3), dtype=np.uint8))
+    return Image.from_array(np.random.default_rng(size).integers(0, 256, (size, size, 3), dtype=np.uint8))
 
 
 def title(panel: str) -> str:

@@ -60,7 +60,7 @@ class Source:
             with np.load(SHARED / "data" / "cifar10_test.npz") as file:
                 pixels, truths = file["images"][:SMALL], file["labels"][:SMALL].astype(np.int32)
             names = tuple(cifar_names())
-        return [Image.of(np.ascontiguousarray(each)) for each in pixels], truths, names
+        return [Image.from_array(np.ascontiguousarray(each)) for each in pixels], truths, names
 
     @cached_property
     def truths(self) -> tuple[Codes, tuple[str, ...]]:

@@ -65,7 +65,7 @@ LARGE: dict[str, Show] = {**ENCODINGS, "default": default, "scaled to 384 px": l
 
 def within(pixels: Pixels, side: float) -> Pixels:
     """The picture with so many pixels of the shorter side, if it has more."""
-    return Image.of(pixels).within(WorkingSize(short=round(side))).pixels
+    return Image.from_array(pixels).within(WorkingSize(short=round(side))).pixels
 
 
 def enlarged(pixels: Pixels, side: int) -> Pixels:
@@ -105,7 +105,7 @@ def margin_rows(
 
 def _enlarging(photos: list[Pixels], margin: float) -> Iterator[Pixels]:
     for photo in photos:
-        image = Image.of(within(photo, SEEN * margin))
+        image = Image.from_array(within(photo, SEEN * margin))
         yield from map(halved, render(image, questions(image, ENLARGING, 0)))
 
 

@@ -183,7 +183,7 @@ def ask() -> None:
             images = list(plain.images)
             for row in plain.order[BLOCKS.start * plain.block : BLOCKS.stop * plain.block]:
                 rng = np.random.default_rng([severity, int(row)])
-                images[row] = Image.of(corrupt(plain.images[row].pixels, severity, rng))
+                images[row] = Image.from_array(corrupt(plain.images[row].pixels, severity, rng))
             asked = replace(plain, cache=stored.cache, images=images)
             for block in BLOCKS:
                 asked.ask(block)

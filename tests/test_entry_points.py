@@ -202,7 +202,7 @@ SOLARISED = "solarise:0.5 mirror+solarise:0.7"
 
 
 def test_an_installed_package_adds_its_view(installed: None) -> None:
-    image = Image.of(np.random.default_rng(0).integers(0, 256, (9, 8, 3), dtype=np.uint8))
+    image = Image.from_array(np.random.default_rng(0).integers(0, 256, (9, 8, 3), dtype=np.uint8))
     panel = Panel.parse(SOLARISED)
     one, chained = render(image, questions(image, panel, 0))
     mirrored = image.pixels[:, ::-1]

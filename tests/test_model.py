@@ -380,7 +380,7 @@ def test_the_answers_of_the_label_check_are_told_once() -> None:
 def test_a_picture_in_any_form_gets_the_same_verdict(tmp_path: Path, profile: Profile) -> None:
     path = tmp_path / "picture.png"
     Pillow.fromarray(IMAGES[0]).save(path)
-    forms = [path, str(path), path.read_bytes(), Pillow.open(path), IMAGES[0], lt.Image.of(IMAGES[0])]
+    forms = [path, str(path), path.read_bytes(), Pillow.open(path), IMAGES[0], lt.Image.from_array(IMAGES[0])]
     with lt.Model(brightest, profile) as model:
         verdicts = [model.look(form).model_copy(update={"name": ""}) for form in forms]
     assert verdicts == [verdicts[0]] * len(forms)

@@ -21,7 +21,7 @@ PANEL = Panel.parse("""
 
 
 def main() -> None:
-    image = Image.of(scene())
+    image = Image.from_array(scene())
     shown = render(image, questions(image, PANEL, seed=1))
     sheet = Pillow.new(
         "RGB", (COLUMNS * (SIDE + GAP) + GAP, -(-len(PANEL) // COLUMNS) * (SIDE + CAPTION + GAP)), "white"

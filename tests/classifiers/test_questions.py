@@ -207,7 +207,7 @@ async def test_the_plan_of_a_fit_counts_the_questions_that_can_be_asked() -> Non
 
 @pytest.mark.parametrize("views", ["mirror turn:10", "zoom:1.15+turn:10 mirror+zoom:1.3"])
 def test_other_words_change_no_pixel(views: str) -> None:
-    image = Image.of(np.ascontiguousarray(pictures()[0]))
+    image = Image.from_array(np.ascontiguousarray(pictures()[0]))
     plain, worded = Panel.parse(views), Panel.parse(" ".join(f"{view}+order:3+describe" for view in views.split()))
     assert np.array_equal(render(image, questions(image, plain, 0)), render(image, questions(image, worded, 0)))
 

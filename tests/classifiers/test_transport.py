@@ -670,7 +670,7 @@ async def test_a_checkup_that_reaches_nobody_costs_nothing(
         classifier = connect("", {"url": url, "price": "0.01"})
         async with engine_on(classifier, tmp_path / "ledger.db", budget=Budget(queries=100)) as engine:
             with pytest.raises(PermanentError if tls else ClassifierError):
-                await examine(engine.first, Image.of(np.zeros((8, 8, 3), np.uint8)))
+                await examine(engine.first, Image.from_array(np.zeros((8, 8, 3), np.uint8)))
             spent = engine.spend()
     assert (spent.queries, spent.micros, spent.queries_today) == (0, 0, 0)
     assert (engine.progress.sent, engine.progress.micros) == (0, 0)
@@ -715,7 +715,7 @@ async def test_a_refusal_costs_nothing_unless_the_server_bills_it(tmp_path: Path
                 with suppress(ClassifierError):
                     await everything(engine, tmp_path / "one.npz", 1)
                 with pytest.raises(ClassifierError):
-                    await examine(engine.first, Image.of(np.zeros((8, 8, 3), np.uint8)))
+                    await examine(engine.first, Image.from_array(np.zeros((8, 8, 3), np.uint8)))
         (day,) = maintenance.stats(tmp_path / f"{billed}.db")
         assert len(played.heads) >= 2
         assert (day.queries, day.answered) == (len(played.heads) if billed else 0, 0)

@@ -143,7 +143,7 @@ class Counting:
     def image(self, name: str, size: WorkingSize | None = None) -> Image:
         assert size
         self.decoded.append(size.long)
-        return Image.of(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).within(size)
+        return Image.from_array(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).within(size)
 
 
 async def test_a_picture_is_decoded_once_for_each_working_size_and_only_when_it_is_asked_about() -> None:

@@ -632,7 +632,7 @@ SMALL = arrays(np.uint8, st.tuples(st.integers(1, 6), st.integers(1, 6), st.samp
 @given(SMALL)
 def test_pixels_are_contiguous_and_cannot_be_written(pixels: Pixels) -> None:
     for way in (pixels, pixels[::-1], pixels[:, :, ::-1], pixels[:, :, 0], pixels[:, :, :1]):
-        image = Image.of(way)
+        image = Image.from_array(way)
         assert image.pixels.flags.c_contiguous
         with pytest.raises(ValueError, match="read-only"):
             image.pixels[0, 0, 0] = 1
@@ -640,7 +640,7 @@ def test_pixels_are_contiguous_and_cannot_be_written(pixels: Pixels) -> None:
 
 def test_changing_the_array_afterwards_does_not_change_the_image() -> None:
     pixels = photo()
-    image = Image.of(pixels)
+    image = Image.from_array(pixels)
     pixels[:] = 0
     assert np.array_equal(image.pixels, photo())
 
@@ -648,17 +648,21 @@ def test_changing_the_array_afterwards_does_not_change_the_image() -> None:
 def test_a_read_only_array_is_shared_and_not_copied() -> None:
     pixels = photo()
     pixels.flags.writeable = False
-    assert Image.of(pixels).pixels is pixels
+    assert Image.from_array(pixels).pixels is pixels
 
 
 def test_grey_arrays_of_both_shapes_are_the_same_image() -> None:
     grey = photo()[:, :, 0]
-    assert Image.of(grey).digest == Image.of(grey[:, :, None]).digest == Image.of(np.dstack([grey] * 3)).digest
+    assert (
+        Image.from_array(grey).digest
+        == Image.from_array(grey[:, :, None]).digest
+        == Image.from_array(np.dstack([grey] * 3)).digest
+    )
 
 
 def test_alpha_is_composited_on_white_to_the_nearest_for_every_value() -> None:
     value, alpha = np.meshgrid(np.arange(256), np.arange(256))
-    found = Image.of(np.dstack([value, value, value, alpha]).astype(np.uint8)).pixels
+    found = Image.from_array(np.dstack([value, value, value, alpha]).astype(np.uint8)).pixels
     assert np.array_equal(found[:, :, 0], np.rint((value * alpha + 255 * (255 - alpha)) / 255))
 
 
@@ -666,7 +670,7 @@ def test_a_tall_picture_with_alpha_is_composited_in_every_strip() -> None:
     pixels = np.zeros((1500, 1000, 4), np.uint8)
     pixels[:, :, 3] = 255
     pixels[1490:, :, 3] = 0
-    found = Image.of(pixels).pixels
+    found = Image.from_array(pixels).pixels
     assert (found[:1490] == 0).all()
     assert (found[1490:] == 255).all()
 
@@ -676,23 +680,23 @@ def test_a_tall_picture_with_alpha_is_composited_in_every_strip() -> None:
 )
 def test_arrays_that_are_no_picture_are_refused(bad: Pixels) -> None:
     with pytest.raises(ImageError, check=coded("image-unreadable")):
-        Image.of(bad)
+        Image.from_array(bad)
 
 
 @given(SMALL, SMALL)
 def test_the_digest_tells_pixels_and_shapes_apart(one: Pixels, other: Pixels) -> None:
     same = one.shape == other.shape and bool((one == other).all())
-    assert (Image.of(one).digest == Image.of(other).digest) == same
+    assert (Image.from_array(one).digest == Image.from_array(other).digest) == same
 
 
 def test_the_digest_of_the_same_bytes_in_another_shape_differs() -> None:
     flat = np.arange(36, dtype=np.uint8)
     shapes = [(1, 12), (2, 6), (3, 4), (4, 3), (6, 2), (12, 1)]
-    assert len({Image.of(flat.reshape(*shape, 3)).digest for shape in shapes}) == len(shapes)
+    assert len({Image.from_array(flat.reshape(*shape, 3)).digest for shape in shapes}) == len(shapes)
 
 
 def test_the_digest_is_the_same_for_ever() -> None:
-    digest = Image.of(np.arange(12, dtype=np.uint8).reshape(2, 2, 3)).digest
+    digest = Image.from_array(np.arange(12, dtype=np.uint8).reshape(2, 2, 3)).digest
     assert digest == "4207271b3fdbeefdb14430709f4038df"
 
 

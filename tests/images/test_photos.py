@@ -160,11 +160,11 @@ def test_other_formats_and_arrays_are_scaled_too() -> None:
     pixels = scene(800, 600)
     small = np.asarray(cv2.resize(pixels, (200, 150), interpolation=cv2.INTER_AREA), np.uint8)
     size = WorkingSize(200)
-    for item in (encode_png(pixels), pixels, Image.of(pixels), Pillow.fromarray(pixels)):
+    for item in (encode_png(pixels), pixels, Image.from_array(pixels), Pillow.fromarray(pixels)):
         image = one(item).image(size)
         assert np.array_equal(image.pixels, small)
         assert image.original_size == (600, 800)
-    assert one(pixels).image(size).digest == Image.of(pixels).digest
+    assert one(pixels).image(size).digest == Image.from_array(pixels).digest
 
 
 def test_at_or_below_the_working_size_a_picture_is_what_it_was() -> None:

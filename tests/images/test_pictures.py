@@ -32,7 +32,7 @@ NOBODY = 65534
 
 
 def colour(number: int) -> Image:
-    return Image.of(np.full((3, 4, 3), number, np.uint8))
+    return Image.from_array(np.full((3, 4, 3), number, np.uint8))
 
 
 def put(root: Path, *names: str) -> Path:
@@ -422,7 +422,7 @@ def test_an_npz_gives_pictures_named_by_their_place_in_their_own_order(tmp_path:
 def test_an_npz_may_hold_grey_and_colour(tmp_path: Path, shape: tuple[int, ...]) -> None:
     images = stack(*shape)
     found = find([npz(tmp_path / "x.npz", images=images)])
-    assert [p.image().digest for p in found] == [Image.of(image).digest for image in images]
+    assert [p.image().digest for p in found] == [Image.from_array(image).digest for image in images]
 
 
 @pytest.mark.parametrize(

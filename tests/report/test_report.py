@@ -60,7 +60,7 @@ class Noise:
         if "broken" in name:
             raise ImageError(f"{name}: broken or cut off")
         rng = np.random.default_rng(abs(hash(name)) % 2**32)
-        return Image.of(rng.integers(0, 256, (self.side, self.side * 2, 3), np.uint8))
+        return Image.from_array(rng.integers(0, 256, (self.side, self.side * 2, 3), np.uint8))
 
 
 def collected(

@@ -60,7 +60,7 @@ class Scripted:
 
 
 def grey(level: int, side: int = 8) -> Picture:
-    return Picture(f"grey {level}", None, Held(Image.of(np.full((side, side), level, np.uint8))))
+    return Picture(f"grey {level}", None, Held(Image.from_array(np.full((side, side), level, np.uint8))))
 
 
 @asynccontextmanager

@@ -31,7 +31,7 @@ def picture() -> Image:
     """A picture with slopes, edges and fine structure, made of whole numbers alone."""
     y, x = np.mgrid[0:45, 0:60]
     red, green, blue = 4 * x + y, (x * y) % 256, 255 * ((x // 5 + y // 7) % 2)
-    return Image.of(np.stack([red % 256, green, blue], axis=2).astype(np.uint8))
+    return Image.from_array(np.stack([red % 256, green, blue], axis=2).astype(np.uint8))
 
 
 def digests() -> dict[str, str]:

@@ -73,13 +73,13 @@ WORDED = {part for view in EACH_KIND for part in view.parts if isinstance(part, 
 
 
 def noisy(height: int, width: int, seed: int = 0) -> Image:
-    return Image.of(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+    return Image.from_array(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
 def smooth(height: int, width: int) -> Image:
     blurred = ndimage.gaussian_filter(noisy(height, width).pixels.astype(float), (4, 4, 0))
     low, high = blurred.min(), blurred.max()
-    return Image.of(((blurred - low) / (high - low) * 255).astype(np.uint8))
+    return Image.from_array(((blurred - low) / (high - low) * 255).astype(np.uint8))
 
 
 def shown(image: Image, *views: str | View, seed: int = 0) -> Pixels:
@@ -565,7 +565,7 @@ def test_every_view_draws_every_size(size: tuple[int, int]) -> None:
 
 
 def test_every_kind_of_view_draws_a_4k_picture() -> None:
-    image = Image.of(np.tile(noisy(240, 256).pixels, (9, 15, 1)))
+    image = Image.from_array(np.tile(noisy(240, 256).pixels, (9, 15, 1)))
     views = ["mirror", "turn:10", "rotation:30", "gaussian:0.1", "elastic:50,2", "tone:grey=1", "blur:1"]
     views += ["crop:0,0,0.6", "perspective:0.2,0", "occlude:0.5", "posterise:4", "resample:0.5", "jpeg:30"]
     assert image.pixels.shape == (2160, 3840, 3)
@@ -581,7 +581,7 @@ def test_every_kind_of_view_draws_a_4k_picture() -> None:
 def test_a_plain_picture_stays_plain_under_every_move(
     height: int, width: int, colour: tuple[int, int, int], seed: int
 ) -> None:
-    image = Image.of(np.full((height, width, 3), colour, np.uint8))
+    image = Image.from_array(np.full((height, width, 3), colour, np.uint8))
     moves = (
         "mirror",
         "turn:33",
@@ -625,7 +625,7 @@ def test_mirror_swaps_left_and_right_exactly() -> None:
     image = noisy(31, 20)
     mirrored = shown(image, "mirror")[0]
     assert np.array_equal(mirrored, image.pixels[:, ::-1])
-    assert np.array_equal(shown(Image.of(mirrored), "mirror")[0], image.pixels)
+    assert np.array_equal(shown(Image.from_array(mirrored), "mirror")[0], image.pixels)
 
 
 def test_turn_goes_counter_clockwise_exactly_at_quarter_turns() -> None:
@@ -651,7 +651,7 @@ def test_zoom_enlarges_about_the_centre() -> None:
 
 def test_the_three_borders_continue_the_picture_as_they_say() -> None:
     row = np.arange(8, dtype=np.uint8)
-    image = Image.of(np.tile(row[None, :, None], (4, 1, 3)))
+    image = Image.from_array(np.tile(row[None, :, None], (4, 1, 3)))
     texts = [f"shift:0.25,0,border={border}" for border in ("reflect", "constant", "edge")]
     reflected, black, drawn_out = shown(image, *texts)[:, 0, :, 0]
     assert reflected.tolist() == [2, 1, 0, 1, 2, 3, 4, 5]
@@ -660,7 +660,7 @@ def test_the_three_borders_continue_the_picture_as_they_say() -> None:
 
 
 def test_nearest_shows_only_colours_of_the_picture() -> None:
-    image = Image.of((noisy(30, 30).pixels // 128) * 255)
+    image = Image.from_array((noisy(30, 30).pixels // 128) * 255)
     texts = ["turn:20", "rotation:45", "elastic:50,4"]
     assert set(np.unique(shown(image, *[f"{text},interpolation=nearest" for text in texts]))) == {0, 255}
     assert len(np.unique(shown(image, *texts))) > 100
@@ -689,12 +689,12 @@ def test_moves_agree_with_scipy() -> None:
 
 def test_a_chain_is_its_views_one_after_the_other() -> None:
     image = noisy(30, 40)
-    mirrored = Image.of(shown(image, "mirror")[0])
+    mirrored = Image.from_array(shown(image, "mirror")[0])
     assert np.array_equal(shown(image, "mirror+tone:grey=1")[0], shown(mirrored, "tone:grey=1")[0])
     assert np.array_equal(shown(image, "mirror+turn:10")[0], shown(mirrored, "turn:10")[0])
     assert np.array_equal(
         shown(image, "mirror+turn:10,border=edge+blur:1")[0],
-        shown(Image.of(shown(mirrored, "turn:10,border=edge")[0]), "blur:1")[0],
+        shown(Image.from_array(shown(mirrored, "turn:10,border=edge")[0]), "blur:1")[0],
     )
 
 
@@ -705,7 +705,7 @@ def test_neighbouring_moves_are_made_in_one_step() -> None:
 
 @pytest.mark.parametrize("sigma", [0.02, 0.05, 0.1])
 def test_noise_has_the_standard_deviation_it_says(sigma: float) -> None:
-    grey = Image.of(np.full((64, 64, 3), 128, np.uint8))
+    grey = Image.from_array(np.full((64, 64, 3), 128, np.uint8))
     noise = (shown(grey, *[Gaussian(sigma)] * 8).astype(float) - 128) / 255
     rounding = 1 / 255**2 / 12
     assert noise.std() == pytest.approx(np.sqrt(sigma**2 + rounding), rel=0.01)
@@ -716,7 +716,7 @@ def test_noise_has_the_standard_deviation_it_says(sigma: float) -> None:
 
 
 def test_noise_stops_at_black_and_white() -> None:
-    black = Image.of(np.zeros((64, 64, 3), np.uint8))
+    black = Image.from_array(np.zeros((64, 64, 3), np.uint8))
     noise = shown(black, "gaussian:0.2")[0]
     assert np.mean(noise == 0) == pytest.approx(0.5, abs=0.03)
     assert noise.max() > 2 * 51
@@ -739,7 +739,7 @@ def test_elastic_views_agree_with_the_textbook(alpha: float, sigma: float) -> No
 
 
 def test_tone_does_what_its_numbers_say() -> None:
-    image = Image.of(np.array([[[100, 150, 200], [0, 10, 250]]], np.uint8))
+    image = Image.from_array(np.array([[[100, 150, 200], [0, 10, 250]]], np.uint8))
     brighter, flat, grey, warm = shown(image, "tone:brightness=0.1", "tone:contrast=0", "tone:grey=1", "tone:cast=0.1")
     assert brighter.tolist() == [[[126, 176, 226], [26, 36, 255]]]
     assert np.ptp(flat) == 0
@@ -810,7 +810,7 @@ def test_occlusion_covers_what_it_says_and_nothing_else() -> None:
 
 
 def test_posterised_pictures_have_so_many_levels_and_keep_black_and_white() -> None:
-    ramp = Image.of(np.tile(np.arange(256, dtype=np.uint8)[None, :, None], (2, 1, 3)))
+    ramp = Image.from_array(np.tile(np.arange(256, dtype=np.uint8)[None, :, None], (2, 1, 3)))
     two, four, all_of_them = shown(ramp, "posterise:2", "posterise:4", "posterise:256")
     assert np.unique(two).tolist() == [0, 255]
     assert np.unique(four).tolist() == [0, 85, 170, 255]

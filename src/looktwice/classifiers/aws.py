@@ -30,6 +30,7 @@ import base64
 import json
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
@@ -146,7 +147,7 @@ def _within(limits: Mapping[str, object], values: dict[str, object]) -> dict[str
     return {**values, "encoding": {**limits, **given}} if isinstance(given, Mapping) else values
 
 
-class AwsClassifier:
+class AwsClassifier(ABC):
     """An AWS service, which gets one signed request per picture."""
 
     def __init__(self, description: Account, service: str, path: str, headers: Mapping[str, str]) -> None:
@@ -169,12 +170,27 @@ class AwsClassifier:
     def prepare(self, pixels: Pixels) -> bytes:
         return self._encoding.encode(self._encoding.fit(pixels))
 
+    async def label(self, batch: Sequence[bytes]) -> list[Answer]:
+        requests = map(self._request, batch)
+        # Signed in a thread, which hashes the body and may fetch new credentials.
+        return [
+            self._answer(await self._endpoint.send(body, await asyncio.to_thread(self._signed, body, headers)))
+            for body, headers in requests
+        ]
+
+    def reread(self, reply: bytes, status: int | None) -> Answer:
+        return self._answer(Reply(status or 200, {}, reply))
+
     async def close(self) -> None:
         await self._transport.close()
 
-    async def _send(self, body: bytes, headers: Mapping[str, str]) -> Reply:
-        # In a thread: it hashes the body, and may fetch new credentials.
-        return await self._endpoint.send(body, await asyncio.to_thread(self._signed, body, headers))
+    @abstractmethod
+    def _request(self, file: bytes) -> tuple[bytes, Mapping[str, str]]:
+        """The body about an encoded picture, and headers of its own."""
+
+    @abstractmethod
+    def _answer(self, reply: Reply) -> Answer:
+        """The answer in a reply."""
 
     def _signed(self, body: bytes, headers: Mapping[str, str]) -> dict[str, str]:
         """The headers of a request with its signature, by the current credentials; those of a role change over time."""
@@ -216,12 +232,9 @@ class RekognitionClassifier(AwsClassifier):
         self.fingerprint = fingerprint("rekognition", _parts(description, self.region))
         self.reading = fingerprint("json", {"labels": labels, "answer": self.answer_kind})
 
-    async def label(self, batch: Sequence[bytes]) -> list[Answer]:
-        bodies = [{"Image": {"Bytes": base64.b64encode(file).decode()}, **self._arguments} for file in batch]
-        return [self._answer(await self._send(json.dumps(body).encode(), {})) for body in bodies]
-
-    def reread(self, reply: bytes, status: int | None) -> Answer:
-        return self._answer(Reply(status or 200, {}, reply))
+    def _request(self, file: bytes) -> tuple[bytes, Mapping[str, str]]:
+        image = {"Bytes": base64.b64encode(file).decode()}
+        return json.dumps({"Image": image, **self._arguments}).encode(), {}
 
     def _answer(self, reply: Reply) -> Answer:
         content = self._endpoint.parse(reply)
@@ -257,13 +270,8 @@ class SageMakerClassifier(AwsClassifier):
         self.fingerprint = fingerprint("sagemaker", _parts(description, self.region))
         self.reading = fingerprint("json", description.model_dump(include=set(READING)))
 
-    async def label(self, batch: Sequence[bytes]) -> list[Answer]:
-        kinds = [self._content_type or f"image/{kind_of(file)}" for file in batch]
-        pairs = zip(batch, kinds, strict=True)
-        return [self._answer(await self._send(file, {"content-type": kind})) for file, kind in pairs]
-
-    def reread(self, reply: bytes, status: int | None) -> Answer:
-        return self._answer(Reply(status or 200, {}, reply))
+    def _request(self, file: bytes) -> tuple[bytes, Mapping[str, str]]:
+        return file, {"content-type": self._content_type or f"image/{kind_of(file)}"}
 
     def _answer(self, reply: Reply) -> Answer:
         content = self._endpoint.parse(reply)

@@ -322,16 +322,16 @@ def merged(names: Naming, answer: Answer) -> tuple[Option, ...]:
     lists a class once per object.
     """
     words: dict[str, float | None] = {}
-    found: dict[str, float | None] = {}
+    scores: dict[str, float | None] = {}
     for word, score in answer.listed()[:MOST_OPTIONS]:
         words.setdefault(word, score)
     for word, score in words.items():
         label = names.label(word)
-        if label in found and score is not None:
-            found[label] = (found[label] or 0.0) + score
+        if label in scores and score is not None:
+            scores[label] = (scores[label] or 0.0) + score
         elif label != NO_LABEL:
-            found.setdefault(label, score)
-    return tuple(found.items())
+            scores.setdefault(label, score)
+    return tuple(scores.items())
 
 
 def answer_kind(classifier: AnyClassifier) -> AnswerKind:
@@ -345,13 +345,13 @@ def tags(names: Naming, answer: Answer) -> tuple[Option, ...]:
 
     Words with the same tag are merged with the largest of their scores.
     """
-    found: dict[str, float | None] = {}
+    scores: dict[str, float | None] = {}
     for word, score in answer.listed():
         tag = names.label(word)
         if tag != NO_LABEL:
-            known = [each for each in (found.get(tag), score) if each is not None]
-            found[tag] = max(known, default=None)
-    return tuple(found.items())
+            known = [each for each in (scores.get(tag), score) if each is not None]
+            scores[tag] = max(known, default=None)
+    return tuple(scores.items())
 
 
 def position_word(index: int) -> str:

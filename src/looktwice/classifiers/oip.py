@@ -226,19 +226,19 @@ class _Address(NamedTuple):
             url = URL(text)
         except ValueError:
             url = URL()
-        found = ADDRESS.fullmatch(url.raw_path)
+        path = ADDRESS.fullmatch(url.raw_path)
         if url.user or url.password or url.raw_query_string:
             raise PermanentError(
                 "the url of a model contains a user, password or query; send secrets in headers instead",
                 code="model-unsupported",
             )
-        if found is None or not url.host:
+        if path is None or not url.host:
             raise PermanentError(
                 f"{text!r} does not name a model; write oip+http://host:port/model", code="model-unsupported"
             )
-        server = f"{url.origin()}{found['base']}/v2"
-        version = f"/versions/{found['version']}" if found["version"] else ""
-        return cls(server, f"{server}/models/{found['model']}{version}")
+        server = f"{url.origin()}{path['base']}/v2"
+        version = f"/versions/{path['version']}" if path["version"] else ""
+        return cls(server, f"{server}/models/{path['model']}{version}")
 
 
 def _model(description: OipDescription, metadata: Metadata, extensions: Sequence[str], most: int) -> Model:

@@ -159,7 +159,7 @@ def connect(address: str, settings: Settings) -> Classifier[Pixels]:
         raise PermanentError(f"python:{address} needs a module and a function: python:package.module:function")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        found = getattr(importlib.import_module(module), function)
+        target = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise PermanentError(f"python:{address} cannot be imported: {error}", code="program-unusable") from None
     finally:
@@ -167,7 +167,7 @@ def connect(address: str, settings: Settings) -> Classifier[Pixels]:
     side = settings.get("working_size")
     if side is not None and not (type(side) is int and side > 0):
         raise PermanentError(f"the working_size of python:{address} is {side!r}; give the pixels of the longer side")
-    return PythonClassifier(found, address, size=WorkingSize(long=side) if side else PHOTO)
+    return PythonClassifier(target, address, size=WorkingSize(long=side) if side else PHOTO)
 
 
 def _is_plain(function: Callable[..., object]) -> bool:

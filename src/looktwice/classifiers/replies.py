@@ -360,11 +360,11 @@ class Reading(NamedTuple):
 
 def _ranked(text: str) -> tuple[str, float]:
     """A class of the classification extension: its name and its score, which may be a logit."""
-    found = CLASS.fullmatch(text)
-    if found is None:
+    fields = CLASS.fullmatch(text)
+    if fields is None:
         raise Garbled(f"has {text!r} where value:index:label should be")
-    word = as_word(found["label"]) if found["label"] else position_word(int(found["index"]))
-    return word, float(found["value"])
+    word = as_word(fields["label"]) if fields["label"] else position_word(int(fields["index"]))
+    return word, float(fields["value"])
 
 
 def _values(output: Output, data: bytes) -> NDArray[np.generic]:

@@ -289,10 +289,10 @@ def _unslashed(text: str) -> str:
     return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _character(found: re.Match[str]) -> str:
-    if plain := found["plain"]:
+def _character(escape: re.Match[str]) -> str:
+    if plain := escape["plain"]:
         return "" if plain in "nrtbf" else plain
-    code = int(found["octal"], 8) if found["octal"] else int(found["four"] or found["braced"] or found["two"], 16)
+    code = int(escape["octal"], 8) if escape["octal"] else int(escape["four"] or escape["braced"] or escape["two"], 16)
     return chr(code) if code <= 0x10FFFF else ""
 
 

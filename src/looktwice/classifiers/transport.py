@@ -468,11 +468,11 @@ class Proxy:
 def _proxy(url: URL, secrets: Secrets) -> Proxy | None:
     """The proxy for an address from the environment; its password is masked from now on."""
     proxies = getproxies_environment()
-    found = proxies.get(url.scheme) or proxies.get("all")
-    if not found or proxy_bypass(url.host_port_subcomponent or ""):
+    address = proxies.get(url.scheme) or proxies.get("all")
+    if not address or proxy_bypass(url.host_port_subcomponent or ""):
         return None
     with suppress(ValueError):
-        proxy = URL(found if "://" in found else f"http://{found}")
+        proxy = URL(address if "://" in address else f"http://{address}")
         if proxy.scheme in ("http", "https") and proxy.host:
             if proxy.user:
                 for value in (proxy.password or proxy.user, f"{proxy.user}:{proxy.password or ''}"):

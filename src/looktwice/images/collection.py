@@ -110,16 +110,16 @@ def read_truths(path: Path, column: str = COLUMN) -> dict[str, KnownTruth]:
     truths: dict[str, KnownTruth] = {}
     twice = set[str]()
     for name, (_, row) in zip(names, table, strict=True):
-        found = KnownTruth(
+        truth = KnownTruth(
             sys.intern(row[label]) or None,
             (sys.intern(row[other]),) if other is not None and row[other] else (),
             1.0 if chance is None else _probability(row[chance], name, where),
         )
-        known = truths.setdefault(name, found)
-        if (found.truth and found.excluded) or (known is not found and not (found.excluded and known.excluded)):
+        known = truths.setdefault(name, truth)
+        if (truth.truth and truth.excluded) or (known is not truth and not (truth.excluded and known.excluded)):
             twice.add(name)
-        elif known is not found:
-            truths[name] = KnownTruth(None, (*known.excluded, *found.excluded), known.probability)
+        elif known is not truth:
+            truths[name] = KnownTruth(None, (*known.excluded, *truth.excluded), known.probability)
     if twice:
         raise DataError(
             f"{where}: {few(sorted(twice), 'file')} in more than one row; keep one row for each",
@@ -130,16 +130,16 @@ def read_truths(path: Path, column: str = COLUMN) -> dict[str, KnownTruth]:
 
 def _tagged(rows: Iterable[tuple[str, str]], column: str, where: str) -> dict[str, KnownTruth]:
     """All tags of each file, from one row or several; a label that a file has twice is a mistake."""
-    found: dict[str, list[str]] = {}
+    tags_by_file: dict[str, list[str]] = {}
     for name, text in rows:
-        found.setdefault(name, []).extend(split_tags(text) if column == TAGS else (text,))
-    twice = sorted(name for name, tags in found.items() if len(set(tags)) < len(tags))
+        tags_by_file.setdefault(name, []).extend(split_tags(text) if column == TAGS else (text,))
+    twice = sorted(name for name, tags in tags_by_file.items() if len(set(tags)) < len(tags))
     if twice:
         raise DataError(
             f"{where}: {few(twice, 'file')} in more than one row with the same label; keep one of them",
             code="pictures-duplicate",
         )
-    return {name: KnownTruth(tags=tuple(map(sys.intern, tags))) for name, tags in found.items()}
+    return {name: KnownTruth(tags=tuple(map(sys.intern, tags))) for name, tags in tags_by_file.items()}
 
 
 def read_coco(path: Path) -> dict[str, KnownTruth]:
@@ -155,15 +155,15 @@ def read_coco(path: Path) -> dict[str, KnownTruth]:
 
 def _probability(text: str, name: str, where: str) -> float:
     try:
-        found = float(text)
+        probability = float(text)
     except ValueError:
-        found = math.nan
-    if not 0.0 < found <= 1.0:
+        probability = math.nan
+    if not 0.0 < probability <= 1.0:
         raise DataError(
             f"{where}: the probability of {shown(name)} is {shown(text)}; give one above 0 and up to 1",
             code="file-malformed",
         )
-    return found
+    return probability
 
 
 def _rows(path: Path) -> Iterator[list[str]]:
@@ -189,20 +189,20 @@ def find(paths: Sequence[Path], max_pixels: int = MAX_PIXELS) -> Sequence[Pictur
     if not paths:
         raise DataError("no picture is named; give files or folders", code="pictures-none")
     here = Folder(Path(), max_pixels)
-    found: Sequence[Picture]
+    pictures: Sequence[Picture]
     with reading(paths[0]):
         if len(paths) > 1:
-            found = [picture for path in paths for picture in _among(path, here)]
+            pictures = [picture for path in paths for picture in _among(path, here)]
         elif paths[0].is_dir():
-            found = Collection(_listed(paths[0]), Folder(paths[0], max_pixels))
+            pictures = Collection(_listed(paths[0]), Folder(paths[0], max_pixels))
         elif is_npz(paths[0]):
-            found = stacked(paths[0], paths[0].name, max_pixels)
+            pictures = stacked(paths[0], paths[0].name, max_pixels)
         else:
-            found = _among(paths[0], here)
-    twice = repeated(picture.name for picture in found)
+            pictures = _among(paths[0], here)
+    twice = repeated(picture.name for picture in pictures)
     if twice:
         raise DataError(f"{few(twice, 'picture')} given twice; name each once", code="pictures-duplicate")
-    return found
+    return pictures
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ class Held:
     def image(self, name: str, size: WorkingSize | None = None) -> Image:
         if isinstance(self.content, bytes):
             return decode(self.content, name, size=size)
-        return (self.content if isinstance(self.content, Image) else Image.of(self.content)).within(size)
+        return (self.content if isinstance(self.content, Image) else Image.from_array(self.content)).within(size)
 
 
 PictureLike = Union[Picture, Image, str, Path, bytes, NDArray[np.uint8], "PillowImage"]
@@ -243,10 +243,12 @@ def one(item: PictureLike, name: str = "picture") -> Picture:
     if isinstance(item, Picture):
         return item
     if isinstance(item, str | Path):
-        found = find([Path(item)])
-        if len(found) != 1:
-            raise DataError(f"{shown(str(item))}: holds {len(found)} pictures; give one picture", code="pictures-many")
-        return found[0]
+        pictures = find([Path(item)])
+        if len(pictures) != 1:
+            raise DataError(
+                f"{shown(str(item))}: holds {len(pictures)} pictures; give one picture", code="pictures-many"
+            )
+        return pictures[0]
     if isinstance(item, bytes | bytearray | memoryview):
         return Picture(name, None, Held(bytes(item)))
     if isinstance(item, Image):
@@ -296,8 +298,8 @@ def with_truths(pictures: Sequence[Picture], labels: Iterable[object]) -> list[P
             code="labels-unmatched",
         )
     if any(lists):
-        found = [tuple(dict.fromkeys(map(str, truth))) for truth in truths]  # type: ignore[call-overload]
-        return [replace(picture, tags=tags) for picture, tags in zip(pictures, found, strict=True)]
+        tag_lists = [tuple(dict.fromkeys(map(str, truth))) for truth in truths]  # type: ignore[call-overload]
+        return [replace(picture, tags=tags) for picture, tags in zip(pictures, tag_lists, strict=True)]
     return [replace(picture, truth=str(truth)) for picture, truth in zip(pictures, truths, strict=True)]
 
 
@@ -327,10 +329,10 @@ def open_all_labelled(paths: Sequence[Path], truths: Path | None = None, column:
     """The pictures of one collection or several; of several, each name begins with the path as it was given."""
     if len(paths) == 1:
         return labelled(paths[0], truths, column=column)
-    found = [of_several(path, picture) for path in paths for picture in labelled(path, truths, column=column)]
-    if twice := repeated(picture.name for picture in found):
+    pictures = [of_several(path, picture) for path in paths for picture in labelled(path, truths, column=column)]
+    if twice := repeated(picture.name for picture in pictures):
         raise DataError(f"{few(twice, 'picture')} given twice; name each once", code="pictures-duplicate")
-    return found
+    return pictures
 
 
 def of_kind(pictures: Sequence[Picture], kind: Kind) -> Sequence[Picture]:
@@ -442,14 +444,14 @@ def _by_class(root: Path, max_pixels: int) -> list[Picture]:
         )
     with reading(root), os.scandir(root) as entries:
         truths = {e.name: e.name for e in entries if _is_folder(e) and not e.name.startswith(".")}
-    found = [Picture(p.name, truths[p.name.partition("/")[0]], p.source) for p in pictures]
-    idle = sorted(truths.keys() - {picture.truth for picture in found})
+    labelled_pictures = [Picture(p.name, truths[p.name.partition("/")[0]], p.source) for p in pictures]
+    idle = sorted(truths.keys() - {picture.truth for picture in labelled_pictures})
     if idle:
         raise DataError(
             f"{shown(str(root))}: {few(idle, 'class folder')} without a picture; fill or remove it",
             code="labels-unmatched",
         )
-    return found
+    return labelled_pictures
 
 
 def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[Picture]:

@@ -58,7 +58,7 @@ def decode(data: bytes, name: str, max_pixels: int = MAX_PIXELS, size: WorkingSi
             _draft(cast("JpegImageFile", picture), data, target, max_pixels)
         _check_size(picture.size, max_pixels)
         with _MEMORY.reserve(BYTES_A_PIXEL * math.prod(whole if "progressive" in picture.info else picture.size)):
-            image = Image.of(_upright(_channels(picture), orientation))
+            image = Image.from_array(_upright(_channels(picture), orientation))
         if target == whole:
             return image
         if orientation < 5:
@@ -189,13 +189,13 @@ def _check_scans(data: bytes) -> None:
     if data.count(b"\xff\xda") <= MOST_SCANS:  # which is quick, and enough for nearly every file
         return
     at, scans = 2, 0
-    while (found := _MARKER.search(data, at)) and (kind := found[1][0]) != _END:
+    while (marker := _MARKER.search(data, at)) and (kind := marker[1][0]) != _END:
         scans += kind == _SCAN
         if scans > MOST_SCANS:
             raise ImageError(
                 f"a JPEG of more than {MOST_SCANS} scans, which would take long; save it again", code="image-too-large"
             )
-        at = found.end()
+        at = marker.end()
         if kind not in _ALONE:
             at += int.from_bytes(data[at : at + 2])
 
@@ -210,8 +210,8 @@ def _metadata_renamed(data: bytes) -> bytes:
     The two bytes of a marker cannot occur inside compressed pixels.
     """
     names = _JPEG_METADATA.items()
-    found = [(match.start(), marker) for name, marker in names for match in re.finditer(re.escape(name), data)]
-    places = [at for at, marker in found if data[at - 4 : at - 2] == marker]
+    segments = [(match.start(), marker) for name, marker in names for match in re.finditer(re.escape(name), data)]
+    places = [at for at, marker in segments if data[at - 4 : at - 2] == marker]
     if not places:
         return data
     renamed = bytearray(data)

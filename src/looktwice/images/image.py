@@ -64,7 +64,7 @@ class Image:
     """Height and width of the larger picture that the pixels are scaled down from."""
 
     @classmethod
-    def of(cls, pixels: NDArray[np.uint8]) -> Image:
+    def from_array(cls, pixels: NDArray[np.uint8]) -> Image:
         """Create an image from a uint8 array: H x W or H x W x 1 (grey), H x W x 3 (RGB), H x W x 4 (RGBA, put on
         white).
 
@@ -210,12 +210,10 @@ def _encoded(ending: str, pixels: NDArray[np.uint8], settings: list[int]) -> byt
 
 def shrunk(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     """The picture, scaled down if its longer side has more than `side` pixels."""
-    height, width = pixels.shape[:2]
-    scale = side / max(height, width)
-    if scale >= 1:
+    height, width = WorkingSize(long=side).scaled(*pixels.shape[:2])
+    if (height, width) == pixels.shape[:2]:
         return pixels
-    size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), np.uint8)
+    return np.asarray(cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
 
 
 def data_url(pixels: NDArray[np.uint8]) -> str:

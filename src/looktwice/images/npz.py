@@ -23,8 +23,6 @@ from looktwice.images.image import Collection, Image, Picture, Source, Stamp, Wo
 NPZ = "an .npz of plain arrays"
 MOST_BYTES = 2**32
 """The largest array that is decompressed into memory."""
-SLICE = 1 << 20
-"""Bytes decompressed at once."""
 LOCAL_HEADER = struct.Struct("<26xHH")
 """The fixed part of a member's header in a zip file; it ends with the lengths of the name and of what follows it."""
 
@@ -36,8 +34,6 @@ class Header:
     shape: tuple[int, ...]
     kind: "np.dtype[np.generic]"
     fortran: bool
-    start: int
-    """Bytes of the member before the first number."""
     offset: int | None
     """Where the first number is in the file; None if it is compressed."""
 
@@ -74,7 +70,7 @@ def read_header(path: Path, name: str) -> Header:
             f"{shown(str(path))}: {name} claims {shape[0]:,} entries in {real:,} bytes; save it again",
             code="file-malformed",
         )
-    return Header(shape, kind, fortran, start, offset)
+    return Header(shape, kind, fortran, offset)
 
 
 def read_array(path: Path, name: str) -> "NDArray[np.generic]":
@@ -87,15 +83,9 @@ def read_array(path: Path, name: str) -> "NDArray[np.generic]":
             "read; save it with numpy.savez, without compression, which is read picture by picture",
             code="image-too-large",
         )
-    flat, filled = np.empty(size, np.uint8), 0  # which takes no memory before it is filled
     with reading(path, NPZ), zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
-        member.read(header.start)
-        while filled < size:
-            if not (part := member.read(min(SLICE, size - filled))):
-                raise ValueError("it ends early")
-            flat[filled : filled + len(part)] = np.frombuffer(part, np.uint8)
-            filled += len(part)
-        return flat.view(header.kind).reshape(header.shape, order="F" if header.fortran else "C")
+        array: NDArray[np.generic] = np.lib.format.read_array(member, allow_pickle=False)
+        return array
 
 
 # Pictures in arrays ------------------------------------------------------------------------------------------
@@ -115,7 +105,7 @@ class Stack:
     def image(self, name: str, size: WorkingSize | None = None) -> Image:
         with _LOADING:
             images = _images(self)
-        return Image.of(images[int(name.rpartition("#")[2])]).within(size)
+        return Image.from_array(images[int(name.rpartition("#")[2])]).within(size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +128,7 @@ class Slices:
                 raise _changed(self.path)
             file.seek(self.offset + int(name.rpartition("#")[2]) * step)
             pixels = np.frombuffer(file.read(step), np.uint8)
-        return Image.of(pixels.reshape(self.shape)).within(size)
+        return Image.from_array(pixels.reshape(self.shape)).within(size)
 
 
 def _changed(path: Path) -> DataError:

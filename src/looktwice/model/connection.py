@@ -302,7 +302,7 @@ class Connection:
                 "a check asks three times at once, and a batch takes up to a day; leave --batch out",
                 code="option-conflict",
             )
-        image = Image.of(check.test_card()) if picture is None else one(picture).image(self.limits.working_size)
+        image = Image.from_array(check.test_card()) if picture is None else one(picture).image(self.limits.working_size)
         return await check.examine(self.engine.first, image)
 
     @asynccontextmanager

@@ -99,7 +99,7 @@ def panel(policy: Policy, seed: int, judged: Judged | None, image: Image) -> lis
     places: dict[View, list[int]] = {}
     for place, view in enumerate(policy.panel):
         places.setdefault(view, []).append(place)
-    jury, small = _jury(policy.calibrator), Image.of(shrunk(image.pixels, SAMPLE_SIDE))
+    jury, small = _jury(policy.calibrator), Image.from_array(shrunk(image.pixels, SAMPLE_SIDE))
     itself = (thumbnail(small.pixels),)
     rows = [ViewRow("", "the picture itself", 1, *_weight(jury, [0]), None, _right(judged, None), itself)]
     for view, here in list(places.items())[:VIEWS]:

@@ -245,12 +245,12 @@ def arguments(family: type[View]) -> tuple[Argument, ...]:
         raise ViewError(
             f"the fields of the view {name_of(family)} cannot be read: {error}", code="view-plugin"
         ) from None
-    found = []
+    known = []
     for each in fields(family):
         allowed = get_args(hints[each.name])
         last = allowed[-1] if allowed else None
         if isinstance(last, Between) and isfinite(last.low) and isfinite(last.high):
-            found.append(Argument(each.name, last, each.default))
+            known.append(Argument(each.name, last, each.default))
             continue
         words = tuple(word for word in allowed if isinstance(word, str) and _WORD.fullmatch(word))
         if not words or len(words) < len(allowed) or each.default is MISSING:
@@ -259,8 +259,8 @@ def arguments(family: type[View]) -> tuple[Argument, ...]:
                 "limits, or a Literal of lower-case words with a default",
                 code="view-plugin",
             )
-        found.append(Argument(each.name, words, each.default))
-    return tuple(found)
+        known.append(Argument(each.name, words, each.default))
+    return tuple(known)
 
 
 def _checked(family: type[View], argument: Argument, value: object) -> object:

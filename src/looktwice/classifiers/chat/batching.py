@@ -178,12 +178,12 @@ class BatchApi(ABC):
     async def _lines(self, path: str) -> list[dict[str, object]]:
         """Parse JSON lines; damaged or truncated lines are skipped."""
         reply = await self._endpoint("GET", path).send()
-        found = []
+        values = []
         for line in reply.body.splitlines():
             with suppress(ValueError, RecursionError):
                 value = json.loads(line)
-                found += [value] if isinstance(value, dict) else []
-        return found
+                values += [value] if isinstance(value, dict) else []
+        return values
 
 
 class OpenAIBatches(BatchApi):
@@ -225,8 +225,8 @@ class OpenAIBatches(BatchApi):
         files = [_text(data, "output_file_id"), _text(data, "error_file_id")]
         if data.get("status") == "completed" and not any(files):
             raise _without_results()
-        found = [await self._lines(f"/files/{quote(file)}/content") for file in files if file]
-        return [self._result(each) for lines in found for each in lines]
+        contents = [await self._lines(f"/files/{quote(file)}/content") for file in files if file]
+        return [self._result(each) for lines in contents for each in lines]
 
     def _result(self, data: Mapping[str, object]) -> Line:
         id, response = str(data.get("custom_id")), data.get("response")
@@ -355,8 +355,8 @@ class GeminiBatches(BatchApi):
 
 def _at(data: object, path: str) -> object:
     """The value at a JMESPath; None where there is none."""
-    found: object = jmespath.search(path, data)
-    return found
+    value: object = jmespath.search(path, data)
+    return value
 
 
 def _dicts(data: Mapping[str, object], field: str) -> list[dict[str, object]]:

@@ -343,9 +343,9 @@ def given(values: Mapping[str, object]) -> dict[str, object]:
 
 def flat(counts: object, prefix: str = "") -> Usage:
     """Flatten a vendor's usage report; nested numbers are named `part.name`."""
-    found: list[tuple[str, int]] = []
+    numbers: list[tuple[str, int]] = []
     for name, value in counts.items() if isinstance(counts, Mapping) else ():
         if isinstance(value, int) and not isinstance(value, bool):
-            found.append((f"{prefix}{name}", value))
-        found += flat(value, f"{prefix}{name}.")
-    return tuple(found)
+            numbers.append((f"{prefix}{name}", value))
+        numbers += flat(value, f"{prefix}{name}.")
+    return tuple(numbers)
