@@ -268,7 +268,7 @@ def test_the_slope_of_the_odds_is_their_derivative() -> None:
     assert scored is not None
     utilities = scored.utilities(votes)
     believed = utilities.scores[:, :-1].argmax(axis=1)
-    slope = utilities.slope(believed, logit.softmax(utilities.rivals(believed)))
+    slope = utilities.slope(believed, options.softmax(utilities.rivals(believed)))
     for place in range(len(scored.theta)):
         theta = np.array(scored.theta)
         theta[place] += 1e-6

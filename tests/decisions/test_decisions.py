@@ -156,7 +156,7 @@ def test_sets_hold_the_truth_as_often_as_stated_even_if_the_calibrator_is_wrong(
     rng = np.random.default_rng(4)
     held = []
     for _ in range(250):
-        rule = Conformal.learn(*calibrators(100, rng), coverage)
+        rule = Conformal.learn(truth_rank(*calibrators(100, rng)).own, coverage)
         distribution, truths = calibrators(50, rng)
         held.append(rule.sets(distribution).hold(distribution, truths).mean())
     assert np.mean(held) >= coverage - slack(coverage, 250 * 50)
@@ -176,7 +176,7 @@ def test_a_set_names_the_likely_labels_the_likeliest_always_and_something_else_i
 
 def test_too_few_pictures_for_the_coverage_put_everything_in_the_set() -> None:
     distribution, truths = calibrators(5, np.random.default_rng(5))
-    rule = Conformal.learn(distribution, truths, 0.95)
+    rule = Conformal.learn(truth_rank(distribution, truths).own, 0.95)
     assert rule.least == 0
     assert (rule.sets(distribution).sizes() == 4).all()
 

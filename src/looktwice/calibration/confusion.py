@@ -18,7 +18,7 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.distribution import Distribution, first_column
 from looktwice.calibration.evidence import MISSING, Codes, Floats, Places
 from looktwice.calibration.logit import Patterns, Prior, chances, descend, folds, held_out_fits, losses, pays
 from looktwice.calibration.options import Utilities
@@ -177,7 +177,5 @@ class ConfusedUtilities(Utilities):
     def slope(self, believed: Places, rivals: Floats) -> Floats:
         codes, rows, base = self.jury.labels()[:, :-1], np.arange(len(believed)), self.votes.base[:, None]
         share = np.take_along_axis(rivals, np.where(codes == base, 0, 1 + codes), axis=1) * (codes != MISSING)
-        label = self.labels()[rows, believed]
-        hit = (codes == label[:, None]) & (codes != MISSING)
-        column = np.where(hit.any(axis=1), hit.argmax(axis=1), codes.shape[1])
+        column = first_column(codes, self.labels()[rows, believed])
         return self.weight * self.jury.slope(column, np.column_stack([share, 1.0 - share.sum(axis=1)]))

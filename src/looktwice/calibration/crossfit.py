@@ -9,17 +9,17 @@ from typing import Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration import metrics
+from looktwice.calibration import logit, metrics
 from looktwice.calibration.calibrators import Calibrator
 from looktwice.calibration.distribution import Distribution, truth_rank
 from looktwice.calibration.evidence import NO_SCORES, Codes, Floats, Places, Scale, useless
-from looktwice.calibration.jury import AdaptiveJury, Jury, asked as views_asked
+from looktwice.calibration.jury import Jury, asked as views_asked, by_scores
+from looktwice.calibration.logit import FOLDS
 from looktwice.calibration.metrics import Intervals, Scores
 from looktwice.calibration.shares import Constant, Naive
 from looktwice.calibration.votes import LabelledVotes
 from looktwice.errors import FitError
 
-FOLDS = 5
 Evidence = Literal["labels", "scores"]
 """The evidence that a calibrator uses: labels alone, or also scores and ranked lists."""
 OWN, ONE_QUERY = "own score", "one query, calibrated"
@@ -89,9 +89,7 @@ def outcome(calibrator: Calibrator, labelled: LabelledVotes, name: str | None = 
         calibrator.confidence(labelled),
         calibrator.distribution(labelled),
         labelled.truths,
-        "scores"
-        if isinstance(calibrator, Jury | AdaptiveJury) and calibrator.judged_by_scores(labelled).any()
-        else "labels",
+        "scores" if by_scores(calibrator, labelled).any() else "labels",
     )
 
 
@@ -155,10 +153,8 @@ def _plain(number: float) -> float:
 
 def folds(pictures: int, n_selection: int, seed: int) -> list[tuple[Places, Places]]:
     """(training, test) indices of each fold; each picture after the first `n_selection` is tested once."""
-    judged = np.arange(n_selection, pictures)
-    check_count(len(judged))
-    fold = np.random.default_rng(seed).permutation(len(judged)) % FOLDS
-    fold = np.concatenate([np.full(n_selection, FOLDS), fold])
+    check_count(pictures - n_selection)
+    fold = np.concatenate([np.full(n_selection, FOLDS), logit.folds(pictures - n_selection, FOLDS, seed)])
     return [(np.flatnonzero(fold != part), np.flatnonzero(fold == part)) for part in range(FOLDS)]
 
 

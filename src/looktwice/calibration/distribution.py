@@ -21,10 +21,10 @@ from looktwice.calibration.risk import check_share
 from looktwice.calibration.votes import Votes
 
 
-def true_label_probability(distribution: Distribution, truths: Codes) -> Floats:
-    """(n,): the probability of the true option; all unlisted labels count as one option."""
-    hit = (distribution.labels == truths[:, None]) & (distribution.labels != MISSING)
-    return np.where(hit.any(axis=1), (distribution.named * hit).sum(axis=1), distribution.rest())
+def first_column(table: Codes, codes: Codes) -> Places:
+    """(n,): the first column of each row that holds its code, or the number of columns if there is none."""
+    hit = (table == codes[:, None]) & (table != MISSING)
+    return np.where(hit.any(axis=1), hit.argmax(axis=1), table.shape[1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,10 +41,8 @@ class TruthRank:
 
 def truth_rank(distribution: Distribution, truths: Codes) -> TruthRank:
     """The rank of the true option of each picture."""
-    hit = (distribution.labels == truths[:, None]) & (distribution.labels != MISSING)
-    own, named = (distribution.named * hit).sum(axis=1), hit.any(axis=1)
-    column = np.where(named, hit.argmax(axis=1), distribution.labels.shape[1])[:, None]
-    place = np.arange(distribution.labels.shape[1])
+    column, place = first_column(distribution.labels, truths)[:, None], np.arange(distribution.labels.shape[1])
+    own, named = (distribution.named * (place == column)).sum(axis=1), column[:, 0] < len(place)
     before = (distribution.named > own[:, None]) | ((distribution.named == own[:, None]) & (place <= column))
     before &= distribution.labels != MISSING
     rank = np.where(named, before.sum(axis=1), (distribution.labels != MISSING).sum(axis=1) + 1)
@@ -146,13 +144,8 @@ class Conformal:
     """The threshold: the lowest probability of an option in a set; 0 includes all options."""
 
     @classmethod
-    def learn(cls, distribution: Distribution, truths: Codes, coverage: float = 0.9) -> Self:
-        """Fit on held-out distributions and truths; `coverage` is in (0, 1)."""
-        return cls.from_probabilities(true_label_probability(distribution, truths), coverage)
-
-    @classmethod
-    def from_probabilities(cls, true_probability: Floats, coverage: float = 0.9) -> Self:
-        """Fit on the probabilities that `true_label_probability` returns."""
+    def learn(cls, true_probability: Floats, coverage: float = 0.9) -> Self:
+        """Fit on the held-out probability of each true option; `coverage` is in (0, 1)."""
         return cls(-_quantile(-true_probability, coverage, 0.0))
 
     def sets(self, distribution: Distribution, draws: Floats | None = None) -> Sets:

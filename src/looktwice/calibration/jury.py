@@ -39,7 +39,6 @@ from looktwice.calibration.logit import (
     losses,
     pays,
     posterior_covariance,
-    softmax,
 )
 from looktwice.calibration.options import (
     COLUMNS,
@@ -50,6 +49,7 @@ from looktwice.calibration.options import (
     learn_knots,
     options_of,
     pooling,
+    softmax,
     tabulate,
     weigh,
     width,
@@ -293,6 +293,11 @@ class AdaptiveJury(ByUtilities):
         for count in np.unique(counts).tolist():
             rows = np.flatnonzero(counts == count)
             yield rows, juries[count], votes.take(rows).under(range(count))
+
+
+def by_scores(calibrator: object, votes: Votes) -> NDArray[np.bool_]:
+    """(n,): whether a calibrator uses the scores of each picture; only juries do."""
+    return calibrator.judged_by_scores(votes) if isinstance(calibrator, ByUtilities) else np.zeros(len(votes), bool)
 
 
 def asked(votes: Votes) -> Places:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.calibration.evidence import Counts, Floats
-from looktwice.calibration.shares import PAPER_A, Cumulative
+from looktwice.calibration.shares import PAPER_A, Cumulative, search
 from looktwice.errors import DataError
 
 FURTHEST = 0.025
@@ -204,16 +204,8 @@ def distances(mean: Floats, a: Floats) -> Floats:
 
 def closest_normal(mean: Floats) -> Normal:
     """The a whose Φ(x/a) is closest to a cumulative on the grid: a scan, then a descent."""
-    from scipy.optimize import minimize_scalar
-
-    def distance(t: float) -> float:
-        return float(distances(mean, np.array([np.exp(t)]))[0])
-
-    scan = np.log(GRID[GRID > 0][::4])
-    best = int(np.argmin(distances(mean, np.exp(scan))))
-    around = scan[max(best - 1, 0)], scan[min(best + 1, len(scan) - 1)]
-    minimum = minimize_scalar(distance, bounds=around, method="bounded", options={"xatol": 1e-9})
-    return Normal(float(np.exp(minimum.x)), float(minimum.fun))
+    a = search(lambda a: float(distances(mean, np.array([a]))[0]), np.log(GRID[GRID > 0][::4]), 1e-9)
+    return Normal(a, float(distances(mean, np.array([a]))[0]))
 
 
 def shape(mean: Floats) -> Shape:

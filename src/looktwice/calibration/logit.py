@@ -193,12 +193,6 @@ def chances(patterns: Patterns, theta: Floats) -> Floats:
     return np.exp(scores - _log_totals(patterns, scores)[patterns.owner])
 
 
-def softmax(scores: Floats) -> Floats:
-    """(n, c): the softmax of each row."""
-    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return powers / powers.sum(axis=1, keepdims=True)
-
-
 def descend(
     patterns: Patterns, shrinkage: float, rows: NDArray[np.bool_] | None = None, start: Floats | None = None
 ) -> Floats:

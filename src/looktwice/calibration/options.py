@@ -24,9 +24,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.distribution import Distribution, first_column
 from looktwice.calibration.evidence import MISSING, UNLISTED, Codes, Evidence, Floats, Places, Scale
-from looktwice.calibration.logit import UNKNOWN, Patterns, softmax
+from looktwice.calibration.logit import UNKNOWN, Patterns
 from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.errors import DataError
 
@@ -231,7 +231,7 @@ def tabulate(labelled: LabelledVotes, layout: Layout | None = None) -> Patterns:
         options.left[options.possible],
         np.searchsorted(owner, np.arange(len(kept))),
         owner,
-        truth_columns(labels, labelled.truths),
+        first_column(labels, labelled.truths),
         np.zeros(len(labelled)),
         views,
         ridge,
@@ -279,12 +279,6 @@ def _with_truths(
         possible=place[picture, column],
         left=np.where(unnamed, np.log(np.maximum(free, 1) / np.maximum(others, 1))[picture], 0.0),
     )
-
-
-def truth_columns(codes: Codes, truths: Codes) -> Places:
-    """(n,): the first column with the true label, or the number of columns if there is none."""
-    hit = (codes == truths[:, None]) & (codes != MISSING)
-    return np.where(hit.any(axis=1), hit.argmax(axis=1), codes.shape[1])
 
 
 # Utilities of a fitted jury ------------------------------------------------------------------------------------------
@@ -342,6 +336,12 @@ class Utilities:
         rest = self.scores.copy()
         rest[np.arange(len(rest)), believed] = -np.inf
         return rest
+
+
+def softmax(scores: Floats) -> Floats:
+    """(n, c): the softmax of each row."""
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
 
 
 def weigh(votes: Votes, options: Options, theta: Floats, covariance: Floats) -> Utilities:

@@ -277,7 +277,8 @@ class MarginCalibrator(ShareCalibrator):
             losses = metrics.brier_even_losses if self.objective == "brier" else metrics.nll_even_losses
             return float(losses(confidence, correct, classes).mean())
 
-        return replace(self, a=min(self.grid, key=loss) if self.grid else _search(loss))
+        scan = np.linspace(np.log(PAPER_A[0]), np.log(PAPER_A[-1]), 60)
+        return replace(self, a=min(self.grid, key=loss) if self.grid else search(loss, scan))
 
     def curve(self, share: Floats) -> Floats:
         return sigmoid(fitted(self.a, self) * self._margin(share))
@@ -316,14 +317,15 @@ class Transfer(MarginCalibrator):
         return -self.noise.inverse(1.0 - share)
 
 
-def _search(loss: Callable[[float], float]) -> float:
-    """Minimise the loss over a between the ends of the paper's grid: a scan, then a local search."""
+def search(loss: Callable[[float], float], scan: Floats, accuracy: float = 1e-5) -> float:
+    """The positive number of least loss: a scan over logarithms, then a local search."""
     from scipy.optimize import minimize_scalar
 
-    scan = np.linspace(np.log(PAPER_A[0]), np.log(PAPER_A[-1]), 60)
     best = int(np.argmin([loss(float(np.exp(t))) for t in scan]))
     around = scan[max(best - 1, 0)], scan[min(best + 1, len(scan) - 1)]
-    return float(np.exp(minimize_scalar(lambda t: loss(float(np.exp(t))), bounds=around, method="bounded").x))
+    options = {"xatol": accuracy}
+    least = minimize_scalar(lambda t: loss(float(np.exp(t))), bounds=around, method="bounded", options=options)
+    return float(np.exp(least.x))
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from looktwice.calibration import (
     Tally,
     base_tally,
     broken,
+    by_scores,
     calibrators,
     concerned,
     crossfit,
@@ -159,13 +160,11 @@ def guarantees(collected: Collected, policy: Policy) -> Guarantees:
     if policy.accept is not None:
         excluded = unfamiliar & (policy.unfamiliar != "accept")
         calibrator = policy.calibrator
-        jury = calibrator if isinstance(calibrator, Jury | AdaptiveJury) else None
-        scored = jury.judged_by_scores(votes) if jury else np.zeros(len(votes), bool)
-        label = calibrator.predict(votes)
+        label, confidence = calibrator.predict(votes), calibrator.confidence(votes)
         words = [votes.vocabulary[code] for code in label]
-        accepted = policy.accepts(calibrator.confidence(votes), words, scored) & ~excluded
+        accepted = policy.accepts(confidence, words, by_scores(calibrator, votes)) & ~excluded
         wrong = (label != votes.truths)[accepted]
-        answers = Answers(calibrator.confidence(votes), np.array(words), np.array(votes.words))
+        answers = Answers(confidence, np.array(words), np.array(votes.words))
         kept = replace(
             kept,
             accepted=float(accepted.mean()),

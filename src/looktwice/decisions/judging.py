@@ -13,7 +13,18 @@ from typing import cast
 
 import numpy as np
 
-from looktwice.calibration import MISSING, AdaptiveJury, Calibrator, Distribution, Floats, Jury, Row, Votes, draws
+from looktwice.calibration import (
+    MISSING,
+    AdaptiveJury,
+    Calibrator,
+    Distribution,
+    Floats,
+    Jury,
+    Row,
+    Votes,
+    by_scores,
+    draws,
+)
 from looktwice.decisions.policy import PicturePolicy, Policy, TagPolicy
 from looktwice.decisions.profile import Profile, tag_votes
 from looktwice.decisions.sequence import BASE, Source
@@ -157,13 +168,11 @@ def _verdicts(votes: Votes, rows: Sequence[Row], profile: Profile, policy: Polic
         calibrator.distribution(votes),
     )
     low, high = calibrator.interval(votes)
-    by_scores = np.zeros(len(votes), bool)
-    if isinstance(calibrator, Jury | AdaptiveJury):
-        by_scores = calibrator.judged_by_scores(votes)
+    scored = by_scores(calibrator, votes)
     decisions: list[Decision | None] = [None] * len(votes)
     if policy.accept is not None:
         words = [votes.vocabulary[code] for code in label]
-        decisions = ["accept" if accepted else "review" for accepted in policy.accepts(confidence, words, by_scores)]
+        decisions = ["accept" if accepted else "review" for accepted in policy.accepts(confidence, words, scored)]
     likely, sets = _likely(votes, distribution), _sets(votes, distribution, policy)
     compared = policy.compare(votes, [row.descriptor for row in rows])
     reasons = compared.reasons if compared else {}
@@ -190,7 +199,7 @@ def _verdicts(votes: Votes, rows: Sequence[Row], profile: Profile, policy: Polic
             high=float(max(high[i], confidence[i])),
             distribution=likely[i],
             prediction_set=sets[i],
-            evidence="scores" if by_scores[i] else "labels",
+            evidence="scores" if scored[i] else "labels",
         )
         for i, row in enumerate(rows)
     ]

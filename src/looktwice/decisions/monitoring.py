@@ -55,20 +55,15 @@ POWER = 4
 """With which power of the distance the p-value falls beyond all labelled pictures."""
 
 
-def _least_units() -> Floats:
-    """(len(NAMES),): the smallest unit of each number of the descriptor.
+LEAST_UNITS: Floats = np.full(len(NAMES), FINEST)
+"""(len(NAMES),): the smallest unit of each number of the descriptor.
 
-    If all labelled pictures have the same size, or are all grey, others are far away. Light statistics are within [0,
-    1] and close to an end for most pictures of some kinds: their spread cannot be estimated from hundreds of pictures,
-    and a tenth of the range is small for any kind.
-    """
-    least = np.full(len(NAMES), FINEST)
-    least[[PLACES[name] for name in FORM]] = 0.001
-    least[[PLACES[name] for name in LIGHT]] = 0.1
-    return least
-
-
-LEAST_UNITS = _least_units()
+If all labelled pictures have the same size, or are all grey, others are far away. Light statistics are within [0, 1]
+and close to an end for most pictures of some kinds: their spread cannot be estimated from hundreds of pictures, and a
+tenth of the range is small for any kind.
+"""
+LEAST_UNITS[[PLACES[name] for name in FORM]] = 0.001
+LEAST_UNITS[[PLACES[name] for name in LIGHT]] = 0.1
 
 COMPARED = {
     "median": ("darker", "brighter"),

@@ -23,7 +23,7 @@ from looktwice.calibration import (
     risk,
     thresholds,
 )
-from looktwice.decisions.policy import ClaimTest, DecisionOptions, Policy
+from looktwice.decisions.policy import ClaimTest, DecisionOptions
 from looktwice.decisions.profile import Profile
 
 ACCEPTED = (0.25, 0.5, 0.75, 0.9, 1.0)
@@ -54,11 +54,9 @@ def strictest_guarantee(options: DecisionOptions, profile: Profile) -> DecisionO
         return options
     level = selection_level(options.level)
     candidates = [replace(options, max_error=max_error, level=level) for max_error in LADDER]
-    return next((each for each in candidates if _possible(each.of(profile))), candidates[-1])
-
-
-def _possible(policy: Policy) -> bool:
-    return policy.accept is not None and policy.accept.least < NEVER
+    return next(
+        (each for each in candidates if (made := each.of(profile).accept) and made.least < NEVER), candidates[-1]
+    )
 
 
 def selection_level(level: float) -> float:

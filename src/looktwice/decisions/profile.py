@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import version
@@ -20,6 +20,7 @@ from looktwice.calibration import (
     AdaptiveJury,
     Calibrator,
     Evidence,
+    Floats,
     Row,
     TagJury,
     TagVotes,
@@ -452,14 +453,13 @@ def _try_tags(profile: Profile) -> None:
     """Validate the calibrator of tags."""
     jury, views = profile.tag_jury(), tuple(map(str, profile.views()))
     votes = Votes.collect([Row("", "", ("",) * len(views))], views)
-    try:
-        numbers = np.stack([jury.probability(tag_votes(votes, profile)), *jury.interval(tag_votes(votes, profile))])
-        profile.held_out.arrays()[0].reshape(-1, len(profile.vocabulary))
-    except (FitError, ValueError, IndexError, ArithmeticError) as error:
-        raise DataError(
-            f"its calibrator cannot be used ({type(error).__name__}); fit again", code="calibrator-malformed"
-        ) from None
-    if jury.tags != profile.vocabulary or not ((numbers >= 0) & (numbers <= 1)).all():
+
+    def probabilities() -> list[Floats]:
+        about, held_out = tag_votes(votes, profile), profile.held_out.arrays()[0]
+        return [jury.probability(about), *jury.interval(about), held_out.reshape(-1, len(profile.vocabulary))]
+
+    _check_probabilities(probabilities)
+    if jury.tags != profile.vocabulary:
         raise DataError("its calibrator of tags is inconsistent; fit again", code="calibrator-malformed")
 
 
@@ -476,9 +476,18 @@ def _try(calibrator: Calibrator, panel: Panel, classes: int) -> None:
     plain = Row("", "a", ("a",) * len(views))
     scored = replace(plain, lists=((("a", 0.5),),) * (len(views) + 1))
     votes = Votes.collect([plain, scored], views, (), classes)
+
+    def probabilities() -> list[Floats]:
+        calibrator.predict(votes)
+        return [calibrator.confidence(votes), *calibrator.interval(votes), calibrator.distribution(votes).named]
+
+    _check_probabilities(probabilities)
+
+
+def _check_probabilities(compute: Callable[[], list[Floats]]) -> None:
+    """Raise an error if probabilities cannot be computed, or are not in [0, 1]."""
     try:
-        numbers = np.concatenate([calibrator.confidence(votes), *calibrator.interval(votes)])
-        calibrator.distribution(votes), calibrator.predict(votes)
+        numbers = np.concatenate([table.ravel() for table in compute()])
     except FitError as error:
         raise DataError(str(error), code="calibrator-malformed") from None
     except (ValueError, IndexError, ArithmeticError) as error:

@@ -172,5 +172,5 @@ class HeldOut(Part):
             )
         own = np.array(self.true_probability)
         if kind == "lac":
-            return Conformal.from_probabilities(own, coverage)
+            return Conformal.learn(own, coverage)
         return AdaptiveSets.learn(kind, TruthRank(own, np.array(self.through), np.array(self.rank)), coverage)
