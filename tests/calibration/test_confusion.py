@@ -13,9 +13,8 @@ from support.errors import coded
 
 from looktwice.calibration.calibrators import dump, restore
 from looktwice.calibration.confusion import FEWEST, LISTED, MOST_CLASSES, Confusion
-from looktwice.calibration.evidence import MISSING, Bools
+from looktwice.calibration.evidence import MISSING, Bools, softmax
 from looktwice.calibration.jury import AdaptiveJury, Jury
-from looktwice.calibration.options import softmax
 from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.errors import DataError
 

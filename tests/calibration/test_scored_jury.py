@@ -10,7 +10,7 @@ import pytest
 from support.errors import coded
 
 from looktwice.calibration import calibrators, crossfit, jury, logit, metrics, options
-from looktwice.calibration.evidence import UNLISTED, Evidence, Floats, Row, Scale
+from looktwice.calibration.evidence import UNLISTED, Evidence, Floats, Row, Scale, softmax
 from looktwice.calibration.jury import AdaptiveJury, Jury
 from looktwice.calibration.risk import ANY, Thresholds
 from looktwice.calibration.votes import LabelledVotes, Votes
@@ -268,7 +268,7 @@ def test_the_slope_of_the_odds_is_their_derivative() -> None:
     assert scored is not None
     utilities = scored.utilities(votes)
     believed = utilities.scores[:, :-1].argmax(axis=1)
-    slope = utilities.slope(believed, options.softmax(utilities.rivals(believed)))
+    slope = utilities.slope(believed, softmax(utilities.rivals(believed)))
     for place in range(len(scored.theta)):
         theta = np.array(scored.theta)
         theta[place] += 1e-6

@@ -183,6 +183,20 @@ def score_kind(scores: NDArray[np.floating]) -> Kind:
     return "percentage" if scores.min() >= 0 and 50 < scores.max() <= 100.5 else "logit"
 
 
+def sigmoid(odds: Floats) -> Floats:
+    """The probability for log odds."""
+    from scipy.special import expit
+
+    chance: Floats = expit(odds)
+    return chance
+
+
+def softmax(scores: Floats) -> Floats:
+    """(n, c): the softmax of each row."""
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
 def _softmaxed(scores: Floats, known: NDArray[np.bool_]) -> Floats:
     """Convert logits to shares: the softmax of each list, or the logistic function of a single score."""
     single = known.sum(axis=2, keepdims=True) == 1

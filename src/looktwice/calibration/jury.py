@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from looktwice.calibration.confusion import ConfusedUtilities, Confusion, learn_confusion
 from looktwice.calibration.distribution import Distribution
-from looktwice.calibration.evidence import MISSING, Codes, Floats, Places, Scale, useless
+from looktwice.calibration.evidence import MISSING, Codes, Floats, Places, Scale, sigmoid, softmax, useless
 from looktwice.calibration.logit import (
     SHRINKAGE,
     Patterns,
@@ -49,12 +49,11 @@ from looktwice.calibration.options import (
     learn_knots,
     options_of,
     pooling,
-    softmax,
     tabulate,
     weigh,
     width,
 )
-from looktwice.calibration.shares import Ballot, sigmoid, unfitted
+from looktwice.calibration.shares import Ballot, unfitted
 from looktwice.calibration.typical import with_typical_weights
 from looktwice.calibration.votes import OUTSIDE, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.calibration.distribution import Distribution, first_column
-from looktwice.calibration.evidence import MISSING, UNLISTED, Codes, Evidence, Floats, Places, Scale
+from looktwice.calibration.evidence import MISSING, UNLISTED, Codes, Evidence, Floats, Places, Scale, softmax
 from looktwice.calibration.logit import UNKNOWN, Patterns
 from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.errors import DataError
@@ -336,12 +336,6 @@ class Utilities:
         rest = self.scores.copy()
         rest[np.arange(len(rest)), believed] = -np.inf
         return rest
-
-
-def softmax(scores: Floats) -> Floats:
-    """(n, c): the softmax of each row."""
-    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return powers / powers.sum(axis=1, keepdims=True)
 
 
 def weigh(votes: Votes, options: Options, theta: Floats, covariance: Floats) -> Utilities:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from looktwice.calibration import metrics
 from looktwice.calibration.distribution import Distribution
-from looktwice.calibration.evidence import MISSING, Codes, Floats
+from looktwice.calibration.evidence import MISSING, Codes, Floats, sigmoid
 from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
 
@@ -200,14 +200,6 @@ def _probits(share: Floats) -> Floats:
 
     probits: Floats = ndtri(np.clip(share, 1e-6, 1.0 - 1e-6))
     return probits
-
-
-def sigmoid(odds: Floats) -> Floats:
-    """The probability for log odds."""
-    from scipy.special import expit
-
-    chance: Floats = expit(odds)
-    return chance
 
 
 def _logistic(features: Floats, correct: NDArray[np.bool_]) -> tuple[float, ...]:

@@ -31,9 +31,9 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration.evidence import Bools, Floats, Places
+from looktwice.calibration.evidence import Bools, Floats, Places, sigmoid
 from looktwice.calibration.logit import folds
-from looktwice.calibration.shares import sigmoid, unfitted
+from looktwice.calibration.shares import unfitted
 from looktwice.calibration.tag_votes import LabelledTagVotes, TagScale, TagVotes
 from looktwice.errors import DataError, FitError
 
