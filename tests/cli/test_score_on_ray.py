@@ -43,7 +43,8 @@ def limited(job: Job, *limits: Limits) -> Job:
 def write_rows(path: Path, *rows: tuple[str, str | None, str]) -> None:
     names, labels, sources = zip(*rows, strict=True)
     kinds = ["label" if label else None for label in labels]  # a picture without a verdict has none
-    columns = {"kind": kinds, "name": names, "label": labels, "source": sources}
+    stopped = ["budget" if label == "provisional" else None for label in labels]
+    columns = {"kind": kinds, "name": names, "label": labels, "stopped": stopped, "source": sources}
     pq.write_table(pa.table({name: pa.array(column, pa.string()) for name, column in columns.items()}), path)
 
 
@@ -54,7 +55,8 @@ def names_in(folder: Path) -> list[str]:
 def test_pictures_with_a_verdict_are_done_unless_their_file_has_changed(tmp_path: Path) -> None:
     results = VerdictFolder(str(tmp_path / "out"))
     results.begin({"a": 1})
-    write_rows(tmp_path / "out" / "1.parquet", ("a", "cat", "a 1"), ("b", None, "b 1"), ("c", "cat", "c 1"))
+    rows = ("a", "cat", "a 1"), ("b", None, "b 1"), ("c", "cat", "c 1"), ("g", "provisional", "a 1")
+    write_rows(tmp_path / "out" / "1.parquet", *rows)
     write_rows(tmp_path / "out" / "2.parquet", ("d", "cat", "gone 1"))
     write_rows(tmp_path / "out" / "3.parquet", ("e", "cat", "tar 1"), ("f", "cat", "tar 1"))
     (tmp_path / "out" / "4.parquet").write_bytes((tmp_path / "out" / "3.parquet").read_bytes()[:50])
