@@ -21,7 +21,7 @@ from looktwice.cli.options import (
     serves,
 )
 from looktwice.labelling.labels import Labels
-from looktwice.labelling.session import Asking, LabellingSession, Prediction, shuffled, verdicts_wrong
+from looktwice.labelling.session import Asking, LabellingSession, shuffled, verdicts_wrong
 from looktwice.labelling.summary import Audit
 from looktwice.model import (
     AskOptions,
@@ -29,7 +29,6 @@ from looktwice.model import (
     DataError,
     Picture,
     TagVerdict,
-    Verdict,
     doubtful_verdicts,
     few,
     find,
@@ -138,17 +137,10 @@ def review(
         say("No verdict needs review.")
         return
     out = out or (verdicts / "labels.csv" if verdicts.is_dir() else verdicts.with_name("corrections.csv"))
-    labels = [verdict for verdict in doubtful if isinstance(verdict, Verdict)]
-    predictions = {verdict.name: Prediction(verdict.label, verdict.confidence) for verdict in labels}
-    chosen = {
-        verdict.name: tuple(tag.name for tag in verdict.tags if tag.probability >= 0.5)
-        for verdict in doubtful
-        if isinstance(verdict, TagVerdict)
-    }
     command = ["looktwice", "evaluate", str(folder), *_truths(out, folder)]
-    known = Labels(out, "tags" if chosen else "label")
+    known = Labels(out, "tags" if isinstance(doubtful[0], TagVerdict) else "label")
     say(f"Corrections of {len(shown)} verdicts are saved to {safe(str(out))} click by click.")
-    session = LabellingSession(shown, list(shown), known, verdicts=doubtful, predictions=predictions, chosen=chosen)
+    session = LabellingSession(shown, list(shown), known, verdicts=doubtful, reviewing=True)
     serve(session, "Review verdicts", "evaluate the reviewed ones, which are not a random sample", command, place)
 
 

@@ -24,6 +24,8 @@ from looktwice.model import (
     Panel,
     Picture,
     Row,
+    TagVerdict,
+    Verdict,
     Votes,
     files,
     labelled_votes,
@@ -161,10 +163,8 @@ class LabellingSession:
     asking: Asking | None = None
     verdicts: Sequence[AnyVerdict] = ()
     """Existing verdicts about the pictures, whose labels are offered."""
-    predictions: Mapping[str, Prediction] = field(default_factory=dict)
-    """Those that the page shows, for people to accept or correct."""
-    chosen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The tags of verdicts under review that are switched on at first."""
+    reviewing: bool = False
+    """Whether the page shows these verdicts, for people to accept or correct."""
     audit: Audit | None = None
     """The accepted verdicts whose error rate the labels are to estimate."""
     rows: dict[str, Row] = field(default_factory=dict)
@@ -174,6 +174,7 @@ class LabellingSession:
     def __post_init__(self) -> None:
         self._queue = Queue(self.order)
         self._named = {verdict.name: returned_labels(verdict) for verdict in self.verdicts}
+        self._reviewed = {verdict.name: verdict for verdict in self.verdicts if self.reviewing}
         self._failed = set[str]()
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -270,14 +271,16 @@ class LabellingSession:
         return list(dict.fromkeys(tag for text in texts for tag in files.split_tags(text))) if self._tags else texts
 
     def _item(self, name: str, words: Sequence[str]) -> Item:
-        prediction, row = self.predictions.get(name), self.rows.get(name)
+        verdict, row = self._reviewed.get(name), self.rows.get(name)
+        prediction = Prediction(verdict.label, verdict.confidence) if isinstance(verdict, Verdict) else None
         whole = 0 < len(self.vocabulary) <= BUTTONS  # offered for every picture, whatever is answered
         if self.asking and row is None and name not in self._failed and not self.notice and not whole:
             return Item(name, (), True, prediction)
         named = self._returned(row) if row else self._named.get(name, ())
         offered = options(name if row is None else row.digest, named, words)
         others = tuple(label for label in offered if prediction is None or label != prediction.label)
-        return Item(name, others, False, prediction, self.chosen.get(name, ()))
+        tags = verdict.tags if isinstance(verdict, TagVerdict) else ()
+        return Item(name, others, False, prediction, tuple(tag.name for tag in tags if tag.probability >= 0.5))
 
     async def _ask(self, asking: Asking) -> None:
         """Query the next pictures of the queue whenever a window has moved on, until the budget is spent.
