@@ -110,7 +110,6 @@ def test_a_cheap_source_is_asked_first_and_the_dear_one_where_it_doubts() -> Non
     assert asked[~easy].mean() > 1.9
     right = fitted.calibrator.predict(votes) == test.truths
     assert right.mean() >= (test.views[:, 0] == test.truths).mean()
-    assert fitted.prices.mean() == pytest.approx(fitted.sequence.prices()[asked - 1].mean(), rel=0.1)
     assert fitted.outcome.correct.mean() == pytest.approx(right.mean(), abs=0.03)
     assert fitted.outcome.queries == pytest.approx(asked.mean(), rel=0.1)
 
@@ -145,7 +144,6 @@ def test_no_label_of_a_fold_has_a_part_in_what_the_fold_is_judged_by() -> None:
     before, after = (find(candidates(each, [CHEAP, DEAR])) for each in (votes, other))
     assert (before.outcome.confidence[part] == after.outcome.confidence[part]).all()
     assert (before.outcome.label[part] == after.outcome.label[part]).all()
-    assert (before.prices[part] == after.prices[part]).all()
     assert (before.outcome.confidence[~part] != after.outcome.confidence[~part]).any()
 
 

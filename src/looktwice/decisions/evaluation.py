@@ -41,8 +41,7 @@ from looktwice.decisions.sequence import STOPPING
 from looktwice.decisions.verdict import AnyVerdict, Verdict
 from looktwice.decisions.verdict_files import read
 from looktwice.engine import Unscored
-from looktwice.plots import figures, notebook
-from looktwice.plots.notebook import Drawing
+from looktwice.plots import Drawing, figures, notebook
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -33,8 +33,8 @@ from looktwice.decisions.collecting import Collected
 from looktwice.decisions.monitoring import AnswerKinds, Familiarity
 from looktwice.decisions.noise import Measured
 from looktwice.decisions.policy import agreement_bin
-from looktwice.decisions.profile import DIGEST_DIGITS, Adaptive, FrontierPoint, Profile, ProfileClassifier
-from looktwice.decisions.results import HeldOut, Result
+from looktwice.decisions.profile import DIGEST_DIGITS, Adaptive, Profile, ProfileClassifier
+from looktwice.decisions.results import FrontierPoint, HeldOut, Result
 from looktwice.decisions.sequence import (
     BASE,
     NEVER,

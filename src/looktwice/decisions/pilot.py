@@ -30,13 +30,13 @@ from looktwice.calibration import (
 from looktwice.decisions import collecting, fitting
 from looktwice.decisions.collecting import Collected
 from looktwice.decisions.fitting import Learned
-from looktwice.decisions.profile import FrontierPoint, Profile, ProfileClassifier
+from looktwice.decisions.profile import Profile, ProfileClassifier
+from looktwice.decisions.results import FrontierPoint
 from looktwice.decisions.sequence import Choice, Point, candidates, choose, frontier
 from looktwice.engine import Cause, QueryEngine
 from looktwice.errors import FitError, UnscoredError, ViewError
 from looktwice.images import Picture
-from looktwice.plots import figures, notebook
-from looktwice.plots.notebook import Drawing
+from looktwice.plots import Drawing, figures, notebook
 from looktwice.views import GENERAL, GRIDS, At, Base, Panel, View, classifier_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
@@ -31,12 +31,11 @@ from looktwice.calibration import (
 )
 from looktwice.classifiers import AnswerKind, AnyClassifier, Naming, answer_kind, lasting, reading
 from looktwice.decisions.monitoring import AnswerKinds, Familiarity
-from looktwice.decisions.results import Count, Figure, HeldOut, Part, Result, results_html, results_text
-from looktwice.decisions.sequence import STOPPING, Expected, Point
+from looktwice.decisions.results import Count, FrontierPoint, HeldOut, Part, Result, results_html, results_text
+from looktwice.decisions.sequence import STOPPING, Expected
 from looktwice.engine import Scores
 from looktwice.errors import DataError, FitError, ProfileError, ViewError, shown
-from looktwice.plots import figures, notebook
-from looktwice.plots.notebook import Drawing
+from looktwice.plots import Drawing, figures, notebook
 from looktwice.views import Panel, classifier_of, renderer
 
 if TYPE_CHECKING:
@@ -83,39 +82,6 @@ class Adaptive(Part):
                 f"it always asks {self.first} views of a panel that has {views}; fit again", code="calibrator-malformed"
             )
         return calibrator
-
-
-class FrontierPoint(Part):
-    """A candidate sequence, with its held-out loss and cost."""
-
-    sources: tuple[str, ...]
-    enough: tuple[float, ...]
-    """The confidence at which asking stops after each source but the last."""
-    queries: float
-    price: float
-    """The mean price per picture."""
-    brier: Figure
-    chosen: bool = False
-    to_buy: Count = 0
-    """The queries about labelled pictures still needed for it, as only the pilot was asked. 0 if it is free."""
-
-    @classmethod
-    def from_point(cls, point: Point, chosen: bool = False) -> Self:
-        """Convert a point of the search to its stored form."""
-        return cls(
-            sources=tuple(map(str, point.sequence.sources)),
-            enough=point.sequence.enough,
-            queries=round(point.queries, 4),
-            price=float(f"{point.price:.6g}"),
-            brier=Figure.rounded(point.loss, point.interval),
-            chosen=chosen,
-        )
-
-    def record(self) -> dict[str, object]:
-        """One row of a table."""
-        figures = {"queries": self.queries, "price": self.price, "brier": self.brier.value}
-        ends = {"brier_low": self.brier.low, "brier_high": self.brier.high}
-        return {"sources": " ".join(self.sources), **figures, **ends, "chosen": self.chosen, "to_buy": self.to_buy}
 
 
 class ProfileClassifier(Part):
@@ -216,7 +182,19 @@ class Profile(Part):
 
     def described(self) -> tuple[tuple[str, str], ...]:
         """The names and descriptions of all its classifiers; a single one may have no name."""
-        return ((self.name, self.classifier), *((other.name, other.description) for other in self.others))
+        return tuple((known.name, known.description) for known in self.asked)
+
+    @property
+    def asked(self) -> tuple[ProfileClassifier, ...]:
+        """All its classifiers, in the order of asking."""
+        first = ProfileClassifier(
+            name=self.name,
+            description=self.classifier,
+            fingerprint=self.fingerprint,
+            reading=self.reading,
+            renames=self.renames,
+        )
+        return (first, *self.others)
 
     def restored_calibrator(self) -> Calibrator:
         """The fitted calibrator."""
@@ -395,16 +373,40 @@ class Profile(Part):
     def check(self, classifiers: Mapping[str, Asks]) -> None:
         """Raise an error if classifiers, by name, differ from those of the profile, or their replies are read
         differently."""
-        first = next(iter(classifiers.values())) if not self.name else _named(self.name, classifiers)
-        if answer_kind(first.classifier) != self.kind:
-            raise ProfileError(
-                f"this profile was fitted on answers of the kind {self.kind!r}, and the classifier is described with "
-                f'answer = "{answer_kind(first.classifier)}"; fit again: stored answers cost nothing',
-                code="profile-mismatch",
-            )
-        _check(first, self.fingerprint, self.reading, self.renames)
-        for other in self.others:
-            _check(_named(other.name, classifiers), other.fingerprint, other.reading, other.renames)
+        for known in self.asked:
+            name = known.name or next(iter(classifiers))
+            if name not in classifiers:
+                raise ProfileError(
+                    f"this profile asks the classifier {name!r}, and there is none of that name among "
+                    f"{', '.join(map(repr, classifiers))}; connect it under this name",
+                    code="profile-mismatch",
+                )
+            classifier, renames = classifiers[name].classifier, classifiers[name].names.renames
+            if answer_kind(classifier) != self.kind:
+                raise ProfileError(
+                    f"this profile was fitted on answers of the kind {self.kind!r}, and the classifier is described "
+                    f'with answer = "{answer_kind(classifier)}"; fit again: stored answers cost nothing',
+                    code="profile-mismatch",
+                )
+            if lasting(classifier.fingerprint) != lasting(known.fingerprint):
+                raise ProfileError(
+                    f"this profile was fitted on classifier {known.fingerprint}, not on {classifier.fingerprint}; "
+                    "fit again, or give the classifier it was made for",
+                    code="profile-mismatch",
+                )
+            if reading(classifier) != known.reading:
+                raise ProfileError(
+                    "this profile was fitted when something else was read from the classifier's replies (its label or "
+                    "score path); fit again: it costs no query, the replies are in the ledger",
+                    code="profile-mismatch",
+                )
+            if changed := sorted(word for word, _ in known.renames.items() ^ renames.items()):
+                before, after = (shown(names.get(changed[0], changed[0])) for names in (known.renames, renames))
+                raise ProfileError(
+                    f"this profile was fitted when {shown(changed[0])!r} was called {before!r}, and the description "
+                    f"now calls it {after!r}; fit again: it costs no query, the answers are in the ledger",
+                    code="profile-mismatch",
+                )
 
 
 class Asks(Protocol):
@@ -414,39 +416,6 @@ class Asks(Protocol):
     def classifier(self) -> AnyClassifier: ...
     @property
     def names(self) -> Naming: ...
-
-
-def _named(name: str, classifiers: Mapping[str, Asks]) -> Asks:
-    if name not in classifiers:
-        raise ProfileError(
-            f"this profile asks the classifier {name!r}, and there is none of that name among "
-            f"{', '.join(map(repr, classifiers))}; connect it under this name",
-            code="profile-mismatch",
-        )
-    return classifiers[name]
-
-
-def _check(asked: Asks, fingerprint: str, read: str, renames: Mapping[str, str]) -> None:
-    if lasting(asked.classifier.fingerprint) != lasting(fingerprint):
-        raise ProfileError(
-            f"this profile was fitted on classifier {fingerprint}, not on {asked.classifier.fingerprint}; "
-            "fit again, or give the classifier it was made for",
-            code="profile-mismatch",
-        )
-    if reading(asked.classifier) != read:
-        raise ProfileError(
-            "this profile was fitted when something else was read from the classifier's replies (its label or "
-            "score path); fit again: it costs no query, the replies are in the ledger",
-            code="profile-mismatch",
-        )
-    now = asked.names.renames
-    if changed := sorted(word for word, _ in renames.items() ^ now.items()):
-        before, after = (shown(names.get(changed[0], changed[0])) for names in (renames, now))
-        raise ProfileError(
-            f"this profile was fitted when {shown(changed[0])!r} was called {before!r}, and the description now "
-            f"calls it {after!r}; fit again: it costs no query, the answers are in the ledger",
-            code="profile-mismatch",
-        )
 
 
 def _try_tags(profile: Profile) -> None:

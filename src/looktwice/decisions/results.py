@@ -22,6 +22,7 @@ from looktwice.calibration import (
     TruthRank,
     risk,
 )
+from looktwice.decisions.sequence import Point
 from looktwice.errors import ProfileError
 from looktwice.plots import notebook
 
@@ -78,6 +79,39 @@ class Result(Part):
         """Calibrator, queries and the values, as a table row."""
         values = {key: figure.value for key, figure in self.figures.items()}
         return {"calibrator": self.calibrator, "queries": self.queries, "evidence": self.evidence, **values}
+
+
+class FrontierPoint(Part):
+    """A candidate sequence, with its held-out loss and cost."""
+
+    sources: tuple[str, ...]
+    enough: tuple[float, ...]
+    """The confidence at which asking stops after each source but the last."""
+    queries: float
+    price: float
+    """The mean price per picture."""
+    brier: Figure
+    chosen: bool = False
+    to_buy: Count = 0
+    """The queries about labelled pictures still needed for it, as only the pilot was asked. 0 if it is free."""
+
+    @classmethod
+    def from_point(cls, point: Point, chosen: bool = False) -> Self:
+        """Convert a point of the search to its stored form."""
+        return cls(
+            sources=tuple(map(str, point.sequence.sources)),
+            enough=point.sequence.enough,
+            queries=round(point.queries, 4),
+            price=float(f"{point.price:.6g}"),
+            brier=Figure.rounded(point.loss, point.interval),
+            chosen=chosen,
+        )
+
+    def record(self) -> dict[str, object]:
+        """One row of a table."""
+        figures = {"queries": self.queries, "price": self.price, "brier": self.brier.value}
+        ends = {"brier_low": self.brier.low, "brier_high": self.brier.high}
+        return {"sources": " ".join(self.sources), **figures, **ends, "chosen": self.chosen, "to_buy": self.to_buy}
 
 
 def results_html(title: str, results: Sequence[Result]) -> str:

@@ -370,8 +370,6 @@ class SelectedSequence:
     """The indices of its sources among the candidates."""
     outcome: Outcome
     """Held-out outcomes after stopping, with sequence and juries selected and fitted on the other folds."""
-    prices: Floats
-    """(n,): the cost of each picture."""
     points: tuple[Point, ...]
     """All candidates, evaluated on held-out folds."""
 
@@ -401,7 +399,7 @@ def find(
 ) -> SelectedSequence:
     """Select a sequence with `choice`, fit it on all pictures, and evaluate the whole procedure on held-out folds."""
     labelled, sources = held.labelled, held.sources
-    parts, prices = [], np.zeros(len(labelled))
+    parts = []
     for part in range(int(held.fold.max()) + 1):
         rows, unseen = np.flatnonzero(held.fold == part), frozenset({part})
         sequence = choice(held.search(unseen, start)).sequence
@@ -409,10 +407,9 @@ def find(
         calibrator = held.calibrator(places, unseen)
         asked, stopped = sequence.follow(calibrator, labelled.take(rows).of_sources(places))
         parts.append((replace(outcome(calibrator, stopped, STOPPING), queries=float(asked.mean())), rows))
-        prices[rows] = sequence.prices()[asked - 1]
     points = held.search(start=start)
     point = choice(points)
-    return SelectedSequence(point, held, placed(point.sequence, sources), joined(parts), prices, tuple(points))
+    return SelectedSequence(point, held, placed(point.sequence, sources), joined(parts), tuple(points))
 
 
 def placed(sequence: Sequence, sources: Several[Source]) -> tuple[int, ...]:

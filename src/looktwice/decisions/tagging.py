@@ -33,8 +33,7 @@ from looktwice.engine import NO_SCREEN, QueryEngine, Screen, Unscored
 from looktwice.errors import FitError, few
 from looktwice.files import join_tags, split_tags
 from looktwice.images import Picture
-from looktwice.plots import figures, notebook
-from looktwice.plots.notebook import Drawing
+from looktwice.plots import Drawing, figures, notebook
 from looktwice.views import At, Base, Panel, renderer
 
 if TYPE_CHECKING:

@@ -30,7 +30,6 @@ from looktwice.classifiers import AnswerKind
 from looktwice.decisions.verdict import AnyVerdict, PictureVerdict, TagVerdict, Verdict
 from looktwice.engine import Cause, Unscored
 from looktwice.errors import DataError, LookTwiceError
-from looktwice.files import ENDINGS
 from looktwice.images import Image, Picture, Stamp, WorkingSize
 
 JsonSchema = dict[str, Any]
@@ -318,7 +317,7 @@ def selected_by(out: Path, profile: str, digests: Collection[str]) -> Path | Non
     ones.
     """
     for path in sorted(out.absolute().parent.glob("*")):
-        if path.suffix not in ENDINGS or path.name == out.name or path.stat().st_size > READ_BYTES:
+        if path.suffix not in files.ENDINGS or path.name == out.name or path.stat().st_size > READ_BYTES:
             continue
         try:
             others = [verdict for verdict in read_any(path) if verdict.profile not in ("", profile)]
@@ -365,7 +364,7 @@ def _rows(path: Path) -> Iterator[Mapping[str, object]]:
         yield from pq.read_table(path).to_pylist()
     else:
         raise DataError(
-            f"{str(path)!r} must end in {', '.join(ENDINGS)}, as `score` writes verdicts", code="file-ending"
+            f"{str(path)!r} must end in {', '.join(files.ENDINGS)}, as `score` writes verdicts", code="file-ending"
         )
 
 
