@@ -31,10 +31,10 @@ from looktwice.service.guards import Tokens
 SOURCE = Path(lt.__file__).parent
 DEMO = Path(str(files("looktwice") / "demo"))
 AT_MOST = {
-    "look": 48,
-    "look, with a SQLite ledger": 51,
+    "look": 47,
+    "look, with a SQLite ledger": 50,
     "POST /v1/look": 43,
-    "fit": 51,
+    "fit": 50,
     "a look with an open model": 36,
 }
 """What `make check` allows, two more than was reached last; the goal of 24 is far."""

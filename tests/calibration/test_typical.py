@@ -9,7 +9,8 @@ import pytest
 
 from looktwice.calibration import logit, options, typical
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.typical import TYPICAL, with_typical_weights
+from looktwice.calibration.logit import with_typical_weights
+from looktwice.calibration.typical import TYPICAL
 from looktwice.calibration.votes import LabelledVotes, Votes
 
 

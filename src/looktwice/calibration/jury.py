@@ -39,6 +39,7 @@ from looktwice.calibration.logit import (
     losses,
     pays,
     posterior_covariance,
+    with_typical_weights,
 )
 from looktwice.calibration.options import (
     COLUMNS,
@@ -54,7 +55,6 @@ from looktwice.calibration.options import (
     width,
 )
 from looktwice.calibration.shares import Ballot, unfitted
-from looktwice.calibration.typical import with_typical_weights
 from looktwice.calibration.votes import OUTSIDE, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from looktwice.calibration import typical
 from looktwice.calibration.evidence import Floats, Places
 
 SHRINKAGE = 30.0
@@ -309,3 +310,20 @@ def _log_totals(patterns: Patterns, scores: Floats) -> Floats:
     top = np.maximum.reduceat(scores, patterns.starts)
     total: Floats = top + np.log(np.add.reduceat(np.exp(scores - top[patterns.owner]), patterns.starts))
     return total
+
+
+def with_typical_weights(patterns: Patterns) -> Patterns:
+    """Add the prior of typical weights; beyond the views it covers, the total weight of all views is kept.
+
+    Sources that never answered are not counted.
+    """
+    heard = int(patterns.options[:, : 1 + patterns.views].any(axis=0).sum())
+    known = min(max(heard - 1, 0), len(typical.TYPICAL) - 1)
+    (base, view, *others), information = typical.TYPICAL[known]
+    mean = np.zeros((5, patterns.options.shape[1]))
+    mean[0, 0] = 1.0
+    mean[1, 1 : 1 + patterns.views] = 1.0 / max(known, 1)
+    mean[2:, -3:] = np.eye(3)
+    precision = typical.PICTURES * mean.T @ np.array(information) @ mean
+    centre = [base, *[view * known / max(patterns.views, 1)] * patterns.views, *others]
+    return replace(patterns, prior=Prior(precision, np.array(centre)))

@@ -7,12 +7,6 @@ their common scale.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
-
-from looktwice.calibration.logit import Patterns, Prior
-
 PICTURES = 100.0
 """The weight of the prior, in labelled pictures."""
 Typical = tuple[tuple[float, ...], tuple[tuple[float, ...], ...]]
@@ -85,20 +79,3 @@ TYPICAL: tuple[Typical, ...] = (
 )
 # fmt: on
 """For 0, 1 … views; written by experiments/typical.py."""
-
-
-def with_typical_weights(patterns: Patterns) -> Patterns:
-    """Add this prior to patterns; beyond the views it covers, the total weight of all views is kept.
-
-    Sources that never answered are not counted.
-    """
-    heard = int(patterns.options[:, : 1 + patterns.views].any(axis=0).sum())
-    known = min(max(heard - 1, 0), len(TYPICAL) - 1)
-    (base, view, *others), information = TYPICAL[known]
-    mean = np.zeros((5, patterns.options.shape[1]))
-    mean[0, 0] = 1.0
-    mean[1, 1 : 1 + patterns.views] = 1.0 / max(known, 1)
-    mean[2:, -3:] = np.eye(3)
-    precision = PICTURES * mean.T @ np.array(information) @ mean
-    centre = [base, *[view * known / max(patterns.views, 1)] * patterns.views, *others]
-    return replace(patterns, prior=Prior(precision, np.array(centre)))
