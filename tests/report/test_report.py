@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support.errors import code_in, coded
+from support.two_vendors import drawn, two_vendors
 from support.workshop import call, run
 
 from looktwice import Model
@@ -199,9 +201,11 @@ def test_the_headline_is_the_threshold_that_look_and_score_use(profile: Profile,
 def test_every_guarantee_of_the_table_is_one_that_can_be_made(profile: Profile, tested: Collected, read: Read) -> None:
     outcome = crossfit.outcome(profile.restored_calibrator(), tested.labelled())
     table = read.tables["Guarantees"]
-    assert [row[0].split()[0] for row in table[1:]] == ["0.5", "1", "2", "5", "10", "20"]
+    assert [row[0].split()[0] for row in table[1:]] == ["1", "2", "5", "10", "20"]
     for row in table[1:]:
-        threshold = risk.threshold(outcome.confidence, outcome.correct, float(row[0].split()[0]) / 100)
+        error = float(row[0].split()[0]) / 100
+        level = 0.95 if error == planning.MAX_ERROR else 0.99
+        threshold = risk.threshold(outcome.confidence, outcome.correct, error, level)
         assert (threshold is None) == (len(row) == 2)
         if threshold:
             assert float(row[1]) == pytest.approx(threshold, abs=1e-3)
@@ -418,13 +422,13 @@ def shots(tested: Collected, side: int = 40) -> list[Picture]:
 def test_the_galleries_show_the_doubtful_the_wrong_and_the_rescued(profile: Profile, tested: Collected) -> None:
     judged = judge(inputs(tested, profile))
     assert judged is not None
-    assert judged.outcome is not None
+    assert judged.correct is not None
     doubtful, wrong, rescued = gallery.galleries(judged, shots(tested))
     confidence = sorted(judged.confidence.tolist())
     assert [card.confidence for card in doubtful.cards] == confidence[: gallery.CARDS]
     assert all(card.right is False and card.truth != card.label for card in wrong.cards)
-    assert wrong.cards[0].confidence == judged.confidence[~judged.outcome.correct].max()
-    assert wrong.total == (~judged.outcome.correct).sum()
+    assert wrong.cards[0].confidence == judged.confidence[~judged.correct].max()
+    assert wrong.total == (~judged.correct).sum()
     assert all(card.right and card.base != card.label == card.truth for card in rescued.cards)
     assert all(card.thumbnail for card in doubtful.cards)
 
@@ -523,12 +527,23 @@ def test_votes_of_more_views_than_the_profile_asks_are_cut(profile: Profile) -> 
     assert judged.votes.panel == longer.votes.panel[:4]
 
 
-@pytest.mark.slow
-def test_stopping_early_is_not_shown_on_the_pictures_that_taught_it() -> None:
+def test_stopping_early_is_shown_by_held_out_results_on_the_pictures_that_taught_it() -> None:
     taught = collected(200, seed=21)
     profile = profiled(taught)
-    with pytest.raises(DataError, check=coded("option-conflict")):
-        page(inputs(taught, profile, policy=Policy.usual(profile)))
+    policy = Policy.usual(profile)
+    judged = judge(inputs(taught, profile, policy=policy))
+    assert judged is not None
+    assert judged.taught
+    assert judged.confidence.tolist() == list(policy.held_out.confidence)
+
+
+def test_pictures_without_any_answer_are_left_out_of_the_page() -> None:
+    told = collected(200, seed=22)
+    base, views = told.votes.base.copy(), told.votes.views.copy()
+    base[:3], views[:3] = MISSING, MISSING
+    silent = replace(told, votes=replace(told.votes, base=base, views=views))
+    shown = Read(page(inputs(silent, profiled(collected(200, seed=23)))))
+    assert sum(int(row[1]) for row in shown.tables["Classes"][1:]) == 197
 
 
 @pytest.mark.slow
@@ -695,6 +710,50 @@ def test_fit_reports_on_the_pictures_it_did_not_choose_on(folder: Path) -> None:
     read = Read((folder / "fitted.html").read_text("utf-8"))
     assert f"{judged} pictures" in near(read.text)
     assert sum(int(row[1]) for row in read.tables["Classes"][1:]) == judged
+
+
+@pytest.mark.parametrize("dear", [0.0011, 0.01], ids=["the second alone", "the second where the first doubts"])
+def test_the_screen_json_and_the_report_say_the_same_of_two_classifiers(tmp_path: Path, dear: float) -> None:
+    images, truths = drawn(150, seed=5)
+    for number, (image, truth) in enumerate(zip(images, truths, strict=True)):
+        (tmp_path / "labelled" / truth).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "labelled" / truth / f"{number}.png").write_bytes(encode_png(image))
+    prices = {"cheap": 0.001, "dear": dear}
+    with two_vendors() as vendors:
+        both = [word for name, price in prices.items() for word in ("-c", vendors.describe(tmp_path, name, price))]
+        words = ("fit", tmp_path / "labelled", *both, "--views", "base", "--ledger", tmp_path / "ledger.db")
+        words = (*words, "-o", tmp_path / "profile.json", "--votes", tmp_path / "votes.npz")
+        words = (*words, "--max-price", 1.05 * dear)
+        plain = call(*words, "--report", tmp_path / "fit.html")
+        json_told = json.loads(call(*words, "--json").stdout)
+    profile, read = Profile.load(tmp_path / "profile.json"), Read((tmp_path / "fit.html").read_text("utf-8"))
+    alone = dear < 0.01
+    assert (profile.name, bool(profile.others)) == (("dear", False) if alone else ("cheap", True))
+    text, results = near(read.text), json_told["results"]
+    assert [row[0] for row in read.tables["Figures"][1:]] == [each["calibrator"] for each in results]
+    for row, result in zip(read.tables["Figures"][1:], results, strict=True):
+        accuracy = f"{result['figures']['accuracy']['value']:.3f}"
+        assert row[2].startswith(accuracy)
+        assert accuracy in plain.stdout
+    guarantee = json_told["guarantee"]
+    error, accepted = f"{100 * guarantee['max_error']:g} %", 100 * guarantee["accepted"]
+    assert f"at most {error} of the accepted" in plain.stderr
+    assert f"It accepts {accepted:.0f} % of such pictures" in plain.stderr
+    (row,) = (row for row in read.tables["Guarantees"][1:] if row[0].replace("\xa0", " ") == error)
+    assert near(row[2]) == f"{accepted:.1f} %"
+    asked = {profile.name: 150, **{other.name: 150 for other in profile.others}}
+    cost = sum(count * prices[name] for name, count in asked.items())
+    assert f"{sum(asked.values())} queries about 150 pictures, {cost:,.2f}" in text.replace(
+        f"{cost:,.4f}", f"{cost:,.2f}"
+    )
+    assert sum(int(row[1]) for row in read.tables["Classes"][1:]) == 150
+    given = ("--votes", tmp_path / "votes.npz", "-p", tmp_path / "profile.json", "--price", prices[profile.name])
+    again = call("report", *given, "-o", tmp_path / "again.html")
+    assert again.returncode == 0, again.stderr
+    second = Read((tmp_path / "again.html").read_text("utf-8"))
+    assert {name: table for name, table in second.tables.items() if name != "Views"} == {
+        name: table for name, table in read.tables.items() if name != "Views"
+    }
 
 
 def test_truths_are_taken_from_the_pictures_where_the_votes_have_none(folder: Path) -> None:

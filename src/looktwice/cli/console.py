@@ -329,15 +329,15 @@ def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
         say(f"The {labels} are too few to guarantee anything about accepted answers.")
         say_next("see how many it takes", "plan", "--max-error", MAX_ERROR, "-p", path)
         return
-    (error, accepted), level = least, selection_level(0.95)
-    expected = profile.adaptive and profile.adaptive.expected
-    queries = (expected.queries if expected else 1.0) * (1 + len(profile.views()))
+    (error, accepted), level, stopping = least, selection_level(0.95), profile.adaptive
+    queries = stopping.queries if stopping else 1.0 + len(profile.views())
     chosen = next((point.price for point in profile.frontier if point.chosen), queries * price / 1e6)
     cost = cost_of_accepted(chosen if price else 0.0, accepted)
+    early = f", stopping early after {queries:.3g} queries on average" if stopping else ""
     say(
         f"The strictest of {len(LADDER)} guarantees that the {labels} support: at most {100 * error:g} % of the "
         f"accepted answers are wrong, with 95 % certainty; because it is chosen among {len(LADDER)}, each was "
-        f"tested at --level {level:g}. It accepts {100 * accepted:.0f} % of such pictures{cost}."
+        f"tested at --level {level:g}. It accepts {100 * accepted:.0f} % of such pictures{early}{cost}."
     )
     options = guarantee([Claim(error)], level)
     say_next("accept answers under that guarantee", "score", PICTURES, "-p", path, *options, "-o", "verdicts.csv")

@@ -56,6 +56,7 @@ from looktwice.model import (
     AsyncModel,
     Cause,
     Collected,
+    DecisionOptions,
     FitResult,
     LabelledVotes,
     NoiseFile,
@@ -68,10 +69,12 @@ from looktwice.model import (
     files,
     grid_of,
     held_out_scores,
+    least_error,
     left_out,
     measure_noise,
     named,
     search_queries,
+    selection_level,
 )
 from looktwice.report import ReportInputs, write as write_report
 
@@ -150,6 +153,7 @@ def fit(
         frontier = [point.model_dump() for point in result.frontier.points]
         settings = {"settings": {str(each.view): each.brier for each in result.settings}} if result.settings else {}
         figures = {"advice": list(result.sentences), "frontier": frontier, "pilot": result.pilot, "cut": result.cut}
+        figures |= {"guarantee": guarantee_record(profile)}
         print_json({**record(profile, out), **figures, **settings})
     else:
         show_settings(result)
@@ -158,14 +162,25 @@ def fit(
             known = f"{profile.pictures:,} of {len(labelled):,} pictures"
             say(f"[yellow]The profile knows only {known}[/yellow]: raise the budget.")
         else:
-            say_reach(profile, out, model.typical_price())
+            say_reach(profile, out, model.typical_price(profile.name))
     if result.cut:
         say(f"[yellow]Incomplete:[/yellow] {safe(result.cut)}")
     if report:
-        inputs = ReportInputs(profile, result.collected.votes, labelled, price_micros=model.typical_price())
-        write_report(report, inputs)
-        say(f"Report: {report}")
+        _write_report(report, result, labelled, model.typical_price(profile.name))
     leave(not (unscored or result.cut))
+
+
+def _write_report(path: Path, result: FitResult, pictures: Sequence[Picture], price: int) -> None:
+    """Write the page about the profile as it is used by default: with early stopping, if it has that."""
+    policy = DecisionOptions().of(result.profile)
+    write_report(path, ReportInputs(result.profile, result.collected.votes, pictures, policy, price_micros=price))
+    say(f"Report: {path}")
+
+
+def guarantee_record(profile: Profile) -> dict[str, float] | None:
+    """The strictest guarantee that is printed for a profile, and the share that it accepts; None if there is none."""
+    least = least_error(DecisionOptions().of(profile).held_out.answers()) if profile.kind == "label" else None
+    return least and {"max_error": least[0], "level": selection_level(0.95), "accepted": least[1]}
 
 
 def _dry_run(

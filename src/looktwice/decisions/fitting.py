@@ -57,6 +57,8 @@ class Learned:
     """A profile, its votes, and the frontier of loss against price."""
 
     profile: Profile
+    chosen: Collected
+    """The answers that it was fitted on, those of the chosen sources."""
     collected: Collected
     """The answers of all sources, for every labelled picture."""
     asked: tuple[ProfileClassifier, ...]
@@ -129,7 +131,7 @@ def learn_sequence(
         adaptive = _adaptive(_chosen(collected, asked, held, selected.places)[0], selected, n_selection, stopped)
         update["adaptive"] = adaptive.model_copy(update={"expected": Expected.compare(stopped, curve[-1])})
         update["cheaper"] = tuple(_cheaper(collected, asked, selected, n_selection, whole))
-    return Learned(profile.model_copy(update=update), collected, tuple(asked), selected, whole)
+    return Learned(profile.model_copy(update=update), chosen, collected, tuple(asked), selected, whole)
 
 
 def points_shown(selected: SelectedSequence) -> tuple[FrontierPoint, ...]:

@@ -380,7 +380,7 @@ def fit(
     profile = learned.profile.model_copy(update={"frontier": points})
     sentences = (*chosen.sentences, *profile.advice())
     return FitResult(
-        profile, Frontier(points), collected, sentences, learned=learned, pilot=chosen.pilot, cut=chosen.cut
+        profile, Frontier(points), learned.chosen, sentences, learned=learned, pilot=chosen.pilot, cut=chosen.cut
     )
 
 

@@ -280,12 +280,11 @@ class Connection:
         reached = (registry.reach(resolve(each.description)).sends for each in self.connected)
         return tuple(dict.fromkeys(address for sends in reached for address in sends))
 
-    def typical_price(self) -> int:
-        """The price of a query in millionths; with token prices, an estimate for a phone photo at the working size."""
-        meter = self.options.for_classifier(self.connected[0]).meter(self.classifier)
-        return (
-            meter.quote(*self.limits.working_size.scaled(*TYPICAL_SIZE)).expected if meter else self.limits.price_micros
-        )
+    def typical_price(self, name: str = "") -> int:
+        """The price of a query to the classifier of this name, or else the first one, in millionths; with token
+        prices, an estimate for a phone photo at the working size."""
+        asked = next((each for each in self.connected if each.name == name), self.connected[0])
+        return typical_price(asked, self.options)
 
     def stop(self, message: str = "the run was stopped") -> None:
         """Send nothing more until `resume`; answers in flight are awaited and stored."""
@@ -321,6 +320,13 @@ class Connection:
 # Engines and ledgers --------------------------------------------------------------------------------------------------
 
 
+def typical_price(asked: Connected, options: AskOptions) -> int:
+    """The price of a query in millionths; with token prices, an estimate for a phone photo at the working size."""
+    own = options.for_classifier(asked)
+    limits, meter = own.limits(asked.classifier), own.meter(asked.classifier)
+    return meter.quote(*limits.working_size.scaled(*TYPICAL_SIZE)).expected if meter else limits.price_micros
+
+
 def in_order(classifiers: Sequence[Connected], options: AskOptions) -> list[Connected]:
     """The classifiers by the price of a query, the lowest first; the order given breaks ties.
 
@@ -328,10 +334,8 @@ def in_order(classifiers: Sequence[Connected], options: AskOptions) -> list[Conn
     """
 
     def price(one: Connected) -> float:
-        own = options.for_classifier(one)
-        limits, meter = own.limits(one.classifier), own.meter(one.classifier)
-        micros = meter.quote(*limits.working_size.scaled(*TYPICAL_SIZE)).expected if meter else limits.price_micros
-        return micros / 1e6 if micros or own.price is not None or limits.local else 1.0
+        own, micros = options.for_classifier(one), typical_price(one, options)
+        return micros / 1e6 if micros or own.price is not None or own.limits(one.classifier).local else 1.0
 
     names = [one.name for one in classifiers]
     if twice := next((name for name in names if names.count(name) > 1), None):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from looktwice.model import (
+    LADDER,
     LEAST_IN_BIN,
     Answers,
     BinCoverage,
@@ -20,7 +21,6 @@ from looktwice.model import (
     Jury,
     LabelledVotes,
     Noise,
-    Outcome,
     Policy,
     Profile,
     bin_coverage,
@@ -28,11 +28,10 @@ from looktwice.model import (
     metrics,
     missing_labels,
     plots,
+    selection_level,
 )
 from looktwice.report.inputs import Evidence, Judged
 
-MAX_ERRORS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
-"""The guarantees that are shown besides the requested one."""
 CURVE_PICTURES = 5_000
 """The number of pictures used for the gain of each view."""
 CURVE_LEAST = 50
@@ -64,17 +63,18 @@ class Guarantee:
 
 
 def guarantees(evidence: Evidence, asked: Floats, max_error: float, level: float) -> list[Guarantee]:
-    """Guarantees for each allowed error, the strictest first, including `max_error`.
+    """Guarantees for `max_error` at this level, and for LADDER at a level for choosing among them, strictest first.
 
     `asked` are the confidences of the pictures of which a share is accepted.
     """
     rows, answers = [], Answers.unnamed(evidence.confidence, evidence.correct)
-    for error in sorted({*MAX_ERRORS, max_error}):
-        threshold = calibration.risk.threshold(evidence.confidence, evidence.correct, error, level)
+    levels = dict.fromkeys(LADDER, selection_level(level)) | {max_error: level}
+    for error, tested in sorted(levels.items()):
+        threshold = calibration.risk.threshold(evidence.confidence, evidence.correct, error, tested)
         if threshold is not None:
             rows.append(_above(threshold, evidence, asked, error))
             continue
-        missing = missing_labels([ClaimTest([Claim(error)], answers, level)])
+        missing = missing_labels([ClaimTest([Claim(error)], answers, tested)])
         expected = calibration.estimate(evidence.confidence, evidence.correct, error)
         rows.append(Guarantee(error, None, 0.0, None, missing, expected))
     return rows
@@ -224,19 +224,22 @@ class ClassRow:
     """The most frequent wrong labels of its pictures, with their shares."""
 
 
-def classes(labelled: LabelledVotes, outcome: Outcome) -> list[ClassRow]:
-    """All classes with pictures; those that are significantly poor come first."""
+def classes(judged: Judged) -> list[ClassRow]:
+    """All classes with pictures, if truths are known; those that are significantly poor come first."""
+    labelled, correct = judged.labelled(), judged.correct
+    if labelled is None or correct is None:
+        return []
     words = (*labelled.vocabulary, *sorted(set(labelled.words) - set(labelled.vocabulary)))
     code = {word: i for i, word in enumerate(words)}
     truth = np.array([code[word] for word in labelled.words], np.int32)
     count = np.bincount(truth, minlength=len(words))
-    right = np.bincount(truth, outcome.correct, len(words)).astype(int)
+    right = np.bincount(truth, correct, len(words)).astype(int)
     low, high = metrics.wilson(right, count)
     times, hits, claims = (
-        np.bincount(outcome.label, weights, len(words)) for weights in (None, outcome.correct, outcome.confidence)
+        np.bincount(judged.label, weights, len(words)) for weights in (None, correct, judged.confidence)
     )
     mistakes: defaultdict[int, Counter[int]] = defaultdict(Counter)
-    for was, called in zip(truth[~outcome.correct].tolist(), outcome.label[~outcome.correct].tolist(), strict=True):
+    for was, called in zip(truth[~correct].tolist(), judged.label[~correct].tolist(), strict=True):
         mistakes[was][called] += 1
     rows = [
         ClassRow(

@@ -176,8 +176,8 @@ def galleries(judged: Judged, pictures: Sequence[Picture]) -> list[Gallery]:
     known, rising = {item.name: item for item in pictures}, np.argsort(judged.confidence, kind="stable")
     groups = [("Most doubtful", "Answers with the least confidence: the first to show to a person.", rising)]
     labelled = judged.labelled()
-    if judged.outcome is not None and labelled is not None:
-        correct, first = judged.outcome.correct, labelled.base == labelled.truths
+    if judged.correct is not None and labelled is not None:
+        correct, first = judged.correct, labelled.base == labelled.truths
         falling = rising[::-1]
         saved, spoilt = falling[(correct & ~first)[falling]], int((~correct & first).sum())
         groups += [
@@ -232,7 +232,7 @@ def _card(judged: Judged, known: dict[str, Picture], row: int) -> Card:
     name, label = votes.names[row], words[judged.label[row]]
     views = [words[code] for code in votes.views[row].tolist() if code != calibration.MISSING]
     truth = None if labelled is None else labelled.words[row]
-    right = bool(judged.outcome.correct[row]) if judged.outcome else None
+    right = bool(judged.correct[row]) if judged.correct is not None else None
     parts = [f"{views.count(label)} of {len(views)} views agree" if views else "no view was asked"]
     for other, times in Counter(view for view in views if view != label).most_common(2):
         parts.append(f"{times} say {other}" if times > 1 else f"one says {other}")

@@ -15,9 +15,7 @@ from looktwice.model import (
     DataError,
     Floats,
     ImageError,
-    Jury,
     LabelledVotes,
-    Outcome,
     Panel,
     Picture,
     Policy,
@@ -56,7 +54,7 @@ class ReportInputs:
     results: Sequence[Result] = ()
     """The rows of the results table; by default the calibrator and the naive and constant baselines."""
     price_micros: int = 0
-    """Millionths of the currency that a query costs; 0 where it is free or not known."""
+    """Millionths of the currency that a query to the profile's first classifier costs; 0 if it is free or unknown."""
     max_error: float = MAX_ERROR
     """How often accepted answers may be wrong."""
     level: float = 0.95
@@ -67,6 +65,21 @@ class ReportInputs:
         """How the profile is put to use."""
         return self.policy or Policy.full_panel(self.profile)
 
+    def prices(self) -> Floats:
+        """(S + 1,): what the base query and each query of the panel cost; zeros if unknown."""
+        sources = _sources(self.profile.name, tuple(map(str, self.using().panel)))
+        others = {other.name: other.price for other in self.profile.others} if self.price_micros else {}
+        return np.array([others.get(source.partition("@")[0], self.price_micros / 1e6) for source in sources])
+
+    def verdict_price(self, queries: float) -> float:
+        """What a verdict costs on average; 0 if unknown."""
+        policy, prices = self.using(), self.prices()
+        if policy.rounds is None:
+            return float(prices.sum())
+        known = (*self.profile.cheaper, self.profile.adaptive)
+        stopping = next((each for each in known if each and each.held_out is policy.held_out), None)
+        return stopping.price if stopping and self.profile.others and self.price_micros else prices[0] * queries
+
 
 @dataclass(frozen=True, eq=False)
 class Judged:
@@ -75,10 +88,12 @@ class Judged:
     votes: Votes
     label: calibration.Codes
     confidence: Floats
-    outcome: Outcome | None
-    """The outcome, if truths are known."""
+    correct: Bools | None
+    """Whether each is right, if truths are known."""
     taught: bool
     """Whether the profile was fitted on these pictures, and each was judged by a calibrator fitted on others."""
+    results: tuple[Result, ...] = ()
+    """The figures of these pictures, if truths are known."""
 
     def labelled(self) -> LabelledVotes | None:
         """The votes if their truths are known."""
@@ -100,42 +115,40 @@ class Evidence:
 def judge(inputs: ReportInputs) -> Judged | None:
     """The predictions for the votes' pictures, None without votes; a DataError if they do not fit the profile.
 
-    If the profile was fitted on them, asking its calibrator about them would flatter it: then each is judged by a
-    calibrator that was fitted on others, and those on which the panel was chosen are not judged at all.
+    If the profile was fitted on them, asking its calibrator about them would flatter it: then the profile's held-out
+    results are shown, which leave out the pictures on which the panel was chosen. Pictures without any answer of the
+    chosen sources are left out as well.
     """
     if inputs.votes is None:
         return None
     policy = inputs.using()
     votes, calibrator = _fitting(inputs.votes, inputs.profile, policy.panel), policy.calibrator
+    if len(unanswered := np.flatnonzero((votes.answers() == calibration.MISSING).all(axis=1))):
+        votes = votes.take(np.setdiff1d(np.arange(len(votes)), unanswered))
     if not isinstance(votes, LabelledVotes):
         return Judged(votes, calibrator.predict(votes), calibrator.confidence(votes), None, taught=False)
     votes.check()
     labelled = votes.distinct()
-    fair = _fair(inputs.profile, labelled)
-    if fair is None:
-        labelled = labelled.evenly()
-        outcome = calibration.crossfit.outcome(calibrator, labelled)
-        return Judged(labelled, outcome.label, outcome.confidence, outcome, taught=False)
-    if policy.rounds:
-        raise DataError(
-            "the profile was fitted on these votes, which are of all views; give --all",
-            code="option-conflict",
-        )
+    if (rows := _fitted_rows(inputs.profile, policy, labelled)) is not None:
+        confidence, correct = policy.held_out.arrays()
+        label = np.array(policy.held_out.predicted, np.int32)
+        return Judged(labelled.take(rows), label, confidence, correct, taught=True, results=inputs.profile.results)
     labelled = labelled.evenly()
-    judged = slice(len(labelled) - len(fair.label), None)
-    return Judged(labelled.take(judged), fair.label, fair.confidence, fair, taught=True)
+    outcome = calibration.crossfit.outcome(calibrator, labelled)
+    results = tuple(Result.from_outcome(each) for each in (*baselines(labelled, inputs.profile), outcome))
+    return Judged(labelled, outcome.label, outcome.confidence, outcome.correct, taught=False, results=results)
 
 
 def weigh(inputs: ReportInputs, judged: Judged | None) -> Evidence:
     """The basis of the report's guarantees: the votes if their truths are known, else the profile's own pictures."""
     profile, name = inputs.profile, inputs.using().calibrator.name
-    if judged is None or judged.outcome is None:
+    if judged is None or judged.correct is None:
         held_out, results = inputs.using().held_out, tuple(inputs.results) or profile.results
         confidence, correct = held_out.arrays()
         source = _held_out(len(confidence))
     else:
-        outcome, results = judged.outcome, tuple(inputs.results) or _results(profile, judged, judged.outcome)
-        confidence, correct = outcome.confidence, outcome.correct
+        confidence, correct = judged.confidence, judged.correct
+        results = tuple(inputs.results) or judged.results
         source = _held_out(len(correct)) if judged.taught else f"{_pictures(len(correct))} that took no part in fitting"
         if not judged.taught and (fitted := profile.count_fitted(judged.votes.digests)):
             source = f"{_pictures(len(correct))}, {fitted:,} of which took part in fitting, so they are too optimistic"
@@ -166,13 +179,15 @@ def _fitting(votes: Votes, profile: Profile, panel: Panel) -> Votes:
         raise DataError(
             "the votes are about no picture; ask about some and save their votes with --votes", code="pictures-none"
         )
-    asked, wanted = votes.panel, tuple(map(str, panel))
-    places = {view: [place for place, other in enumerate(asked) if other == view][::-1] for view in set(wanted)}
-    columns = [places[view].pop() for view in wanted if places[view]]  # draws of one view in their order
+    names = [name for name, _ in profile.described()]
+    first = next((name for name in names if f"{name}@base" not in votes.panel), "")
+    asked, wanted = _sources(first, votes.panel), _sources(profile.name, tuple(map(str, panel)))
+    places = {source: [place for place, other in enumerate(asked) if other == source][::-1] for source in set(wanted)}
+    columns = [places[source].pop() for source in wanted if places[source]]  # draws of one view in their order
     if len(columns) < len(wanted):
         raise DataError(
-            f"the votes are of {len(asked)} views ({_few(asked)}) and the profile asks {len(wanted)} "
-            f"({_few(wanted)}); give the votes that were saved with this profile",
+            f"the votes are of {len(asked) - 1} views ({_few(asked[1:])}) and the profile asks {len(wanted) - 1} "
+            f"({_few(wanted[1:])}); give the votes that were saved with this profile",
             code="votes-mismatch",
         )
     if not set(votes.vocabulary) & set(profile.vocabulary):
@@ -182,41 +197,39 @@ def _fitting(votes: Votes, profile: Profile, panel: Panel) -> Votes:
             code="votes-mismatch",
         )
     # The calibrator knows classes by their codes in the profile's vocabulary.
-    fitting = votes.under(columns).recoded(profile.vocabulary)
-    return replace(fitting, classes=max(fitting.classes, profile.classes))
+    fitting = replace(votes.of_sources(columns), panel=tuple(map(str, panel))).recoded(profile.vocabulary)
+    unsayable = profile.unsayable[: len(columns)]
+    return replace(fitting, classes=max(fitting.classes, profile.classes), unsayable=unsayable)
 
 
-def _fair(profile: Profile, labelled: LabelledVotes) -> Outcome | None:
-    """The outcome by folds if these are the pictures that the profile was fitted on.
+def _sources(first: str, panel: Sequence[str]) -> tuple[str, ...]:
+    """The base query and the views, each with its classifier; the first classifier is not named in a panel."""
+    return tuple(text if "@" in text else f"{first}@{text}" for text in ("base", *panel))
 
-    They are if fitting again gives the same calibrator, and the answers are right for the same pictures. A jury has
-    enough parameters for the first to decide; and where its views were chosen, each fold had its own choice.
+
+def _fitted_rows(profile: Profile, policy: Policy, labelled: LabelledVotes) -> calibration.Places | None:
+    """The rows of these votes that the policy's held-out results are about; None if it was not fitted on them.
+
+    It was if fitting again gives the same calibrator, and the truths are the same.
     """
-    calibrator, kept = profile.restored_calibrator(), profile.held_out
-    if len(labelled) != profile.pictures or isinstance(calibrator, calibration.Naive | calibration.Constant):
+    calibrator, held_out = profile.restored_calibrator(), policy.held_out
+    if (
+        len(labelled) != profile.pictures
+        or isinstance(calibrator, calibration.Naive | calibration.Constant)
+        or not held_out.predicted
+    ):
         return None
     votes = labelled.under(range(len(profile.views())))
+    rows = np.flatnonzero(labelled.even())[-len(held_out.truth) :]
     if any(result.calibrator == Pupil.name for result in profile.results):
-        if (calibration.crossfit.outcome(calibrator, votes).correct == np.array(kept.correct)).mean() > SAME:
+        if (calibration.crossfit.outcome(calibrator, votes).correct == np.array(held_out.correct)).mean() > SAME:
             what = "the borrowed jury was fitted on these pictures"  # without its prior, no fold can be fitted again
             raise DataError(f"{what}; report about others, or leave out the votes", code="votes-mismatch")
         return None
-    if not np.allclose(calibrator.fit(votes).confidence(votes), calibrator.confidence(votes), atol=1e-6):
+    if labelled.truths[rows].tolist() != list(held_out.truth):
         return None
-    even = labelled.even()
-    n_selection = int(np.searchsorted(np.cumsum(even), even.sum() - len(kept.confidence), "left")) + 1
-    n_selection = n_selection if len(kept.confidence) < even.sum() else 0
-    fair = calibration.crossfit.cross_fit(calibrator, votes, n_selection=n_selection).of_rows(even[n_selection:])
-    same = isinstance(calibrator, Jury) or (fair.correct == np.array(kept.correct)).mean() > SAME
-    return fair if same else None
-
-
-def _results(profile: Profile, judged: Judged, outcome: Outcome) -> tuple[Result, ...]:
-    """The calibrator beside naive and constant; as the profile has it if these are the pictures it was fitted on."""
-    labelled = judged.labelled()
-    if judged.taught or labelled is None:
-        return profile.results
-    return tuple(Result.from_outcome(each) for each in (*baselines(labelled, profile), outcome))
+    again = calibrator.fit(votes).confidence(votes)
+    return rows if np.allclose(again, calibrator.confidence(votes), atol=1e-6) else None
 
 
 def _held_out(pictures: int) -> str:

@@ -25,6 +25,7 @@ from looktwice.model import (
     metrics,
     missing_sentence,
     plots,
+    selection_level,
     tagging,
 )
 from looktwice.report import findings, gallery
@@ -63,13 +64,12 @@ def page(inputs: ReportInputs) -> str:
     chosen = next(guarantee for guarantee in guarantees if guarantee.max_error == inputs.max_error)
     curve = metrics.risk_coverage(evidence.confidence, evidence.correct)
     # Only pictures that took no part in the fit show how the profile's guarantee turns out.
-    fresh = judged is not None and judged.outcome is not None and not judged.taught
+    fresh = judged is not None and judged.correct is not None and not judged.taught
     kept = findings.kept(inputs.using().held_out, evidence, inputs.max_error, inputs.level) if fresh else None
     # look and score accept by the profile's guarantee: it leads the page where the pictures here bear it out.
     borne_out = kept is not None and kept.wrong is not None and kept.wrong <= kept.max_error
     leading = kept if kept and borne_out else chosen
-    labelled = judged.labelled() if judged else None
-    classes = findings.classes(labelled, judged.outcome) if judged and judged.outcome and labelled else []
+    classes = findings.classes(judged) if judged else []
     context = {
         "inputs": inputs,
         "profile": inputs.profile,
@@ -77,6 +77,7 @@ def page(inputs: ReportInputs) -> str:
         "advice": inputs.profile.advice(evidence.results),
         "judged": judged,
         "guarantees": guarantees,
+        "ladder_level": selection_level(inputs.level),
         "chosen": chosen,
         "leading": leading,
         "headline": headline(leading),
@@ -90,8 +91,9 @@ def page(inputs: ReportInputs) -> str:
         "classes": classes[: findings.CLASSES],
         "more_classes": max(0, len(classes) - findings.CLASSES),
         **_pictures(inputs, judged),
-        "rate": inputs.price_micros,
-        "asked": len(judged.votes) + int((judged.votes.views != calibration.MISSING).sum()) if judged else 0,
+        "prices": inputs.prices() if inputs.price_micros else None,
+        "verdict_price": inputs.verdict_price(evidence.believed.queries),
+        "asked": (judged.votes.answers() != calibration.MISSING).sum(axis=0) if judged else None,
         "facts": _facts(inputs),
         "commands": _commands(inputs),
     }
@@ -149,7 +151,7 @@ def percent(share: float | None) -> str:
 
 def _queries(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
     """The gain of more queries: from the votes if their truths are known, else from the profile."""
-    known = judged if judged is not None and judged.outcome is not None else None
+    known = judged if judged is not None and judged.correct is not None else None
     steps = findings.steps(inputs.using().calibrator, known) if known else findings.kept_steps(inputs.profile)
     x, y, low, high = np.array([(step.queries, step.brier, step.low, step.high) for step in steps]).reshape(-1, 4).T
     line = plots.Line("Brier score", x, y, low, high) if (high > low).all() else plots.Line("Brier score", x, y)
@@ -214,9 +216,12 @@ def _facts(inputs: ReportInputs) -> dict[str, str]:
 
 
 def _commands(inputs: ReportInputs) -> list[str]:
+    """Commands that give the same profile and report; with several classifiers, answers in the ledger decide again."""
     profile = inputs.profile
     seed, family = ["--seed", str(profile.seed)], str(profile.calibrator["family"])
-    fit = ["fit", "LABELLED", "-c", profile.classifier, "--views", profile.panel, "--calibrator", family, *seed]
+    described = [word for _, text in profile.described() for word in ("-c", text)]
+    views = [] if profile.others else ["--views", profile.panel or "base"]
+    fit = ["fit", "LABELLED", *described, *views, "--calibrator", family, *seed]
     evaluate = ["evaluate", "OTHERS", *seed, "--votes", "votes.npz"]
     report = ["report", "--votes", "votes.npz", "--pictures", "OTHERS", "--max-error", f"{inputs.max_error:g}"]
     return [f"looktwice {shlex.join(command)}" for command in (fit, evaluate, report)]
@@ -245,7 +250,7 @@ def _environment() -> Environment:
         "upward": plots.upward,
         "whole": lambda count: f"{count:,}",
         "signed": lambda value: f"{value:.2f}".replace("-", "\N{MINUS SIGN}"),
-        "money": lambda micros: f"{micros / 1e6:,.2f}" if micros >= 1_000_000 else f"{micros / 1e6:,.4f}",
+        "money": lambda price: f"{price:,.2f}" if price >= 1 else f"{price:,.4f}",
         "ends": lambda f: "" if f.low is None or f.high is None else f"{f.low:.3f} to {f.high:.3f}",
         "fewer": lambda value: f"{value:g}" if float(value).is_integer() else f"{value:.1f}",
         "parameters": _parameters,

@@ -400,7 +400,9 @@ PROMPTED: tuple[View, ...] = Panel.parse(
 
 
 def panel_of(views: Panel | str | None) -> Panel:
-    """Parse a panel; without a text, the general panel."""
+    """Parse a panel; without a text, the general panel; `base` alone is a panel without views."""
     if views is None or views == "":
         return GENERAL
+    if views == "base":
+        return Panel(())
     return Panel.parse(views) if isinstance(views, str) else views
