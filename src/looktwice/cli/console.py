@@ -330,7 +330,7 @@ def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
         say_next("see how many it takes", "plan", "--max-error", MAX_ERROR, "-p", path)
         return
     (error, accepted), level, stopping = least, selection_level(0.95), profile.adaptive
-    queries = stopping.queries if stopping else 1.0 + len(profile.views())
+    queries = profile.results[-1].queries if profile.results else 1.0 + len(profile.views())
     chosen = next((point.price for point in profile.frontier if point.chosen), queries * price / 1e6)
     cost = cost_of_accepted(chosen if price else 0.0, accepted)
     early = f", stopping early after {queries:.3g} queries on average" if stopping else ""

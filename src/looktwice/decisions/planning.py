@@ -70,6 +70,9 @@ MAX_ERROR = 0.05
 MOST_LABELS = 1_000_000
 """Needs beyond this number of labels are not reported."""
 
+PRACTICAL = 20_000
+"""Guarantees that need more further labels than this are practically out of reach."""
+
 
 @dataclass(frozen=True)
 class Need:
@@ -136,7 +139,8 @@ def can_be_made(tested: ClaimTest) -> bool:
 def missing_labels(tested: Iterable[ClaimTest]) -> int | None:
     """The number of further labelled pictures, drawn at random, for all claims with a power of 0.8.
 
-    None if the answers are wrong too often for more labels to help. Every interface reports this number.
+    None if the answers are wrong too often for more labels to help, or if it takes more than PRACTICAL. Every
+    interface reports this number.
     """
     more = 0
     for part in tested:
@@ -146,7 +150,7 @@ def missing_labels(tested: Iterable[ClaimTest]) -> int | None:
             if not (labels or made):
                 return None
             more = max(more, min(labels, default=0) - len(part.answers.confidence), 0 if made else 1)
-    return more if more <= MOST_LABELS else None
+    return more if more <= PRACTICAL else None
 
 
 def missing_sentence(claims: Sequence[Claim], tested: Sequence[ClaimTest]) -> str:
@@ -155,7 +159,10 @@ def missing_sentence(claims: Sequence[Claim], tested: Sequence[ClaimTest]) -> st
     if any(claim.label == ANY and part.tag for claim in claims for part in tested[:1]):
         what += ", for each tag"
     if more is None:
-        return f"More labels alone cannot guarantee that {what}."
+        return (
+            f"It is practically out of reach to guarantee that {what}: more labels alone would not do it, or it takes "
+            f"more than {PRACTICAL:,}."
+        )
     if not more:
         return f"The labelled pictures suffice to guarantee that {what}."
     return f"About {more:,} more labelled pictures, drawn at random, are needed to guarantee that {what}."
