@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given, strategies as st
 from support.errors import coded
 
+from looktwice.calibration import crossfit
+from looktwice.calibration.calibrators import dump, restore
 from looktwice.calibration.evidence import MISSING, Evidence
+from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.decisions.sequence import (
     NEVER,
@@ -199,3 +202,22 @@ def test_votes_that_do_not_suit_are_refused() -> None:
             find(candidates(votes, sources))
     with pytest.raises(FitError, check=coded("labels-too-few")):
         candidates(votes.take(slice(5)), [CHEAP, DEAR])
+
+
+def test_the_scores_of_a_second_classifier_count_where_the_first_has_none() -> None:
+    rng = np.random.default_rng(3)
+    truths = rng.integers(0, 4, 400)
+    weak, strong = (np.where(rng.random(400) < p, truths, (truths + 1) % 4) for p in (0.6, 0.8))
+    score = np.where(strong == truths, 0.7 + 0.3 * rng.random(400), 0.8 * rng.random(400))
+    words = np.array(["a", "b", "c", "d"])
+    lists = [[(), ((words[code], float(s)),)] for code, s in zip(strong, score, strict=True)]
+    votes = Votes.from_labels(words[weak], words[strong][:, None], words[truths], lists=lists)
+    jury = Jury().fit(votes)
+    assert jury.scored
+    assert jury.scored.first == 1
+    assert jury.judged_by_scores(votes).all()
+    held = crossfit.cross_fit(Jury(), votes), crossfit.cross_fit(Jury(), votes.label_only())
+    assert held[0].brier.mean() < 0.9 * held[1].brier.mean()
+    unheard = replace(votes, views=np.full_like(votes.views, MISSING), evidence=None)
+    assert jury.lacks_scores(unheard).all()
+    assert restore(json.loads(json.dumps(dump(jury)))) == jury

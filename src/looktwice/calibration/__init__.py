@@ -28,7 +28,7 @@ from looktwice.calibration.distribution import (
     draws,
 )
 from looktwice.calibration.evidence import MISSING, Bools, Codes, Counts, Floats, Places, RankedList, Row, useless
-from looktwice.calibration.jury import Z95, AdaptiveJury, Jury, by_scores
+from looktwice.calibration.jury import Z95, AdaptiveJury, Jury, by_scores, first_scored
 from looktwice.calibration.latent import Noise
 from looktwice.calibration.logit import folds
 from looktwice.calibration.metrics import BINS, Reliability, RiskCoverage

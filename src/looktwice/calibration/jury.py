@@ -21,7 +21,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,7 @@ from looktwice.calibration.shares import Ballot, unfitted
 from looktwice.calibration.votes import OUTSIDE, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
 
+V = TypeVar("V", bound=Votes)
 Z95 = 1.959963984540054
 FEWEST_CONFUSED = 3
 """With early stopping, the minimum number of views for the confusion step."""
@@ -170,7 +171,11 @@ class Jury(ByUtilities):
         """(n,): whether the scores of each picture are used, and not only its labels."""
         if self.scored is None or votes.evidence is None:
             return np.zeros(len(votes), bool)
-        return votes.evidence.listed()[:, 0]
+        return votes.evidence.listed()[:, self.scored.first]
+
+    def lacks_scores(self, votes: Votes) -> NDArray[np.bool_]:
+        """(n,): whether the scores that the jury was fitted on are missing."""
+        return self.uses_scores & ~self.judged_by_scores(votes)
 
     def pooled(self, views: int) -> Self:
         """Adapt the jury to views outside the panel, such as several photos of one object.
@@ -184,7 +189,7 @@ class Jury(ByUtilities):
                 f"a jury fitted without views cannot judge {views} views; fit it on a panel", code="votes-mismatch"
             )
         mixing = pooling(fitted, views, 3)
-        scored = self.scored and self.scored.pooled(views)
+        scored = self.scored.pooled(views) if self.scored and not self.scored.first else None
         covariance = mixing @ np.array(self.covariance) @ mixing.T
         return replace(self, scored=scored)._with_parameters(mixing @ self.theta, covariance)
 
@@ -263,6 +268,13 @@ class AdaptiveJury(ByUtilities):
             scored[rows] = jury.judged_by_scores(part)
         return scored
 
+    def lacks_scores(self, votes: Votes) -> NDArray[np.bool_]:
+        """(n,): whether the scores are missing that the jury of each picture was fitted on."""
+        lacking = np.zeros(len(votes), bool)
+        for rows, jury, part in self._by_views_asked(votes):
+            lacking[rows] = jury.lacks_scores(part)
+        return lacking
+
     def _parts(self, votes: Votes) -> Iterator[tuple[Places, Utilities]]:
         """Yield the utilities of pictures by the number of queried views, and by whether scores are used."""
         for rows, jury, part in self._by_views_asked(votes):
@@ -334,10 +346,12 @@ class Scored:
     theta: tuple[float, ...]
     """w₀, w_1 … w_S, a weight for each column, b₀ and b₁."""
     covariance: tuple[tuple[float, ...], ...] = field(repr=False)
+    first: int = 0
+    """The first answer with scores, counted from the base answer; it takes the place of the base answer."""
 
     def __post_init__(self) -> None:
         sizes = {len(self.covariance), *map(len, self.covariance)}
-        if self.views < 0 or sizes != {len(self.theta)}:
+        if self.views < 0 or sizes != {len(self.theta)} or not 0 <= self.first <= self.views:
             raise DataError("the jury's parameters for scores are inconsistent; fit again", code="calibrator-malformed")
 
     @property
@@ -346,7 +360,8 @@ class Scored:
         return len(self.theta) - 3 - width(self.columns, self.knots)
 
     def utilities(self, votes: Votes) -> Utilities:
-        """The utility of every option; every picture needs a base list."""
+        """The utility of every option; every picture needs a list of the first answer with scores."""
+        votes = _led_by(votes, self.first)
         options = options_of(votes, self.scale, self.columns, self.knots)
         return weigh(votes, options, np.array(self.theta), np.array(self.covariance))
 
@@ -365,12 +380,13 @@ def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
     Brier score: labels far down a list lower the former and may raise the latter. If some truths are unknown except for
     excluded labels, the log loss decides alone.
     """
-    with_scores = _scored_part(labelled)
+    first = first_scored(labelled)
+    with_scores = _scored_part(labelled, first)
     if with_scores is None or with_scores.evidence is None:
         return None
     views, fold = len(labelled.panel), folds(len(with_scores))
     scale = Scale.learn(with_scores.evidence)
-    best = Layout(scale, learn_knots(with_scores, scale), COLUMNS[:1])
+    best = Layout(scale, learn_knots(with_scores, scale), COLUMNS[:1], first)
     whole = replace(best, columns=COLUMNS)
     patterns = tabulate(with_scores, whole)
     held = _held_out(with_typical_weights(tabulate(with_scores)), fold, shrinkage, with_scores.classes)
@@ -406,18 +422,32 @@ def _held_out(patterns: Patterns, fold: Places, shrinkage: float, classes: int, 
 
 def fit_scored(labelled: LabelledVotes, shrinkage: float, layout: Layout) -> Scored | None:
     """Fit the weights with scores; None if too few pictures have any."""
-    with_scores = _scored_part(labelled)
+    with_scores = _scored_part(labelled, layout.first)
     if with_scores is None:
         return None
     patterns = tabulate(with_scores, layout)
     theta = descend(patterns, shrinkage)
     covariance = tuple(map(tuple, posterior_covariance(patterns, shrinkage, theta).tolist()))
     columns = layout.within(len(labelled.panel))
-    return Scored(layout.scale, columns, layout.knots, tuple(theta.tolist()), covariance)
+    return Scored(layout.scale, columns, layout.knots, tuple(theta.tolist()), covariance, layout.first)
 
 
-def _scored_part(labelled: LabelledVotes) -> LabelledVotes | None:
-    """The pictures whose base answer has a score or a list; None if there are too few, or all are equal."""
+def first_scored(votes: Votes) -> int:
+    """The first answer that has scores or lists, counted from the base answer; 0 if none has any."""
+    return 0 if votes.evidence is None else int(votes.evidence.listed().any(axis=0).argmax())
+
+
+def _led_by(votes: V, first: int) -> V:
+    """The votes with this answer in place of the base answer, which follows it."""
+    others = (place for place in range(1 + len(votes.panel)) if place != first)
+    return votes.of_sources([first, *others]) if first else votes
+
+
+def _scored_part(labelled: LabelledVotes, first: int) -> LabelledVotes | None:
+    """The pictures whose `first` answer has a score or a list; None if there are too few, or all are equal."""
+    if labelled.evidence is None or first > len(labelled.panel):
+        return None
+    labelled = _led_by(labelled, first)
     if labelled.evidence is None or useless(labelled.evidence):
         return None
     rows = np.flatnonzero(labelled.evidence.listed()[:, 0])

@@ -50,6 +50,8 @@ class Layout:
     scale: Scale
     knots: tuple[float, ...]
     columns: tuple[Column, ...]
+    first: int = 0
+    """The first answer with scores, counted from the base answer; its list is the base list."""
 
     @classmethod
     def union(cls, *layouts: Layout | None) -> Layout | None:
@@ -58,7 +60,7 @@ class Layout:
         if not given:
             return None
         columns = tuple(column for column in COLUMNS if any(column in layout.columns for layout in given))
-        return cls(given[0].scale, given[0].knots, columns)
+        return cls(given[0].scale, given[0].knots, columns, given[0].first)
 
     def within(self, views: int) -> tuple[Column, ...]:
         """The columns that apply to a panel with this number of views."""

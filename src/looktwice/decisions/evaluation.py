@@ -25,7 +25,6 @@ from looktwice.calibration import (
     Tally,
     base_tally,
     broken,
-    by_scores,
     calibrators,
     concerned,
     crossfit,
@@ -161,7 +160,7 @@ def guarantees(collected: Collected, policy: Policy) -> Guarantees:
         calibrator = policy.calibrator
         label, confidence = calibrator.predict(votes), calibrator.confidence(votes)
         words = [votes.vocabulary[code] for code in label]
-        accepted = policy.accepts(confidence, words, by_scores(calibrator, votes)) & ~excluded
+        accepted = policy.accepts(confidence, words, votes) & ~excluded
         wrong = (label != votes.truths)[accepted]
         answers = Answers(confidence, np.array(words), np.array(votes.words))
         kept = replace(

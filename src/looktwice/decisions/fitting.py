@@ -24,6 +24,7 @@ from looktwice.calibration import (
     base_tally,
     crossfit,
     dump,
+    first_scored,
     fit_towards,
     metrics,
     useless,
@@ -270,10 +271,10 @@ def build(
 
 def _scores(labelled: LabelledVotes, fitted: Calibrator) -> str:
     """Whether the classifier's scores are used and why, for people."""
-    if labelled.evidence and (why := useless(labelled.evidence)):
-        return f"{why}: not used"
     if not isinstance(fitted, Jury) or fitted.scored is None:
-        return "they did not help on held-out folds: not used"
+        first = labelled.of_sources([first_scored(labelled)])  # the first source that has any
+        why = useless(first.evidence) if first.evidence else None
+        return f"{why or 'they did not help on held-out folds'}: not used"
     kind = {"rank": "ranks", "probability": "probabilities"}.get(
         fitted.scored.scale.kind, f"{fitted.scored.scale.kind}s"
     )

@@ -172,7 +172,7 @@ def _verdicts(votes: Votes, rows: Sequence[Row], profile: Profile, policy: Polic
     decisions: list[Decision | None] = [None] * len(votes)
     if policy.accept is not None:
         words = [votes.vocabulary[code] for code in label]
-        decisions = ["accept" if accepted else "review" for accepted in policy.accepts(confidence, words, scored)]
+        decisions = ["accept" if accepted else "review" for accepted in policy.accepts(confidence, words, votes)]
     likely, sets = _likely(votes, distribution), _sets(votes, distribution, policy)
     compared = policy.compare(votes, [row.descriptor for row in rows])
     reasons = compared.reasons if compared else {}

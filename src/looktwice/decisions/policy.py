@@ -224,15 +224,16 @@ class Policy(PicturePolicy):
         """Add prediction sets that contain the truth with probability `coverage`."""
         return replace(self, sets=self.held_out.conformal(coverage, kind))
 
-    def accepts(self, confidence: Floats, labels: Sequence[str], scored: Bools) -> Bools:
-        """(n,): whether answers reach the threshold of their label; none does if the scores it was fitted on are
-        missing.
-
-        `scored` marks confidences that use scores.
-        """
-        rests = isinstance(self.calibrator, Jury | AdaptiveJury) and self.calibrator.uses_scores
+    def accepts(self, confidence: Floats, labels: Sequence[str], votes: Votes) -> Bools:
+        """(n,): whether answers reach the threshold of their label; none does if scores are missing that the
+        calibrator was fitted on."""
         least = np.array([NEVER if self.accept is None else self.accept.for_label(label) for label in labels])
-        return (confidence >= least) & (scored if rests else True)
+        reached = confidence >= least
+        return (
+            reached & ~self.calibrator.lacks_scores(votes)
+            if isinstance(self.calibrator, Jury | AdaptiveJury)
+            else reached
+        )
 
     def agreement_bin(self, base: str, views: Sequence[str | None]) -> int:
         """The bin on which drift is tested: how many views agree with the base label.
