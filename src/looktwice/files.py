@@ -241,18 +241,24 @@ class FileLock:
 
 def write_table(path: Path, ending: str, columns: Columns, rows: Rows) -> int:
     """Write a table in the format of `ending` (.csv, .jsonl or .parquet); returns the number of rows."""
-    return WRITERS[ending](path, columns, rows)
+    written = 0
+
+    def counted() -> Rows:
+        nonlocal written
+        for row in rows:
+            written += 1
+            yield row
+
+    WRITERS[ending](path, columns, counted())
+    return written
 
 
-def write_parquet(path: Path, columns: Columns, rows: Rows) -> int:
-    """Write a table as Parquet; returns the number of rows."""
+def _write_parquet(path: Path, columns: Columns, rows: Rows) -> None:
     _, pq = arrow()
-    count, left = 0, iter(rows)
+    left = iter(rows)
     with pq.ParquetWriter(path, arrow_table(columns, ()).schema) as writer:
         while block := list(islice(left, BLOCK)):
             writer.write_table(arrow_table(columns, block))
-            count += len(block)
-    return count
 
 
 def arrow_table(columns: Columns, rows: Rows) -> pa.Table:
@@ -273,15 +279,13 @@ def _arrow_type(kind: Kind | Columns) -> pa.DataType:
     return (types | {"flag": pa.bool_(), "bytes": pa.binary()})[kind]
 
 
-def _write_csv(path: Path, columns: Columns, rows: Rows) -> int:
-    count = 0
+def _write_csv(path: Path, columns: Columns, rows: Rows) -> None:
     with path.open("w", newline="", encoding="utf-8", errors=UNKNOWN) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
-        for count, row in enumerate(rows, 1):  # noqa: B007
+        for row in rows:
             cells = [json.dumps(cell, ensure_ascii=False) if isinstance(cell, list | tuple) else cell for cell in row]
             writer.writerow([to_cell(cell) if isinstance(cell, str) else cell for cell in cells])
-    return count
 
 
 def to_cell(text: str) -> str:
@@ -325,12 +329,10 @@ def split_tags(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, map(str.strip, tags))))
 
 
-def _write_jsonl(path: Path, columns: Columns, rows: Rows) -> int:
-    count = 0
+def _write_jsonl(path: Path, columns: Columns, rows: Rows) -> None:
     with path.open("w", encoding="utf-8", errors=UNKNOWN) as file:
-        for count, row in enumerate(rows, 1):  # noqa: B007
+        for row in rows:
             file.write(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n")
-    return count
 
 
 def _in_utf8(value: object) -> object:
@@ -339,10 +341,10 @@ def _in_utf8(value: object) -> object:
     return value
 
 
-WRITERS: dict[str, Callable[[Path, Columns, Rows], int]] = {
+WRITERS: dict[str, Callable[[Path, Columns, Rows], None]] = {
     ".csv": _write_csv,
     ".jsonl": _write_jsonl,
-    ".parquet": write_parquet,
+    ".parquet": _write_parquet,
 }
 ENDINGS = tuple(WRITERS)
 """The writers by file extension."""
