@@ -228,10 +228,10 @@ def test_a_noise_file_gives_the_cumulative_of_the_view_that_is_asked(
     survey: Survey, model: OnnxModel, tmp_path: Path
 ) -> None:
     file = kept(survey, model, tmp_path / "noise.json")
-    assert file.of(Panel.parse("rotation:20*7")) == survey.noises[1].noise.cumulative
+    assert file.cumulative_for(Panel.parse("rotation:20*7")) == survey.noises[1].noise.cumulative
     for panel in ("rotation:30*7", "rotation:20*3 gaussian:0.1*3", ""):
         with pytest.raises(DataError, check=coded("votes-mismatch")):
-            file.of(Panel.parse(panel))
+            file.cumulative_for(Panel.parse(panel))
 
 
 @pytest.mark.parametrize(

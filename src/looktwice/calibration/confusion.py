@@ -35,7 +35,7 @@ LISTED = 20
 """The number of labels with individual probabilities; the other labels share the rest evenly."""
 
 
-class Judge(Protocol):
+class Predictor(Protocol):
     """The interface of the jury whose distribution the step corrects."""
 
     def distribution(self, votes: Votes) -> Distribution: ...
@@ -96,7 +96,7 @@ class Confusion:
         return np.stack([np.log(np.maximum(chance, 1e-300)), mean, np.broadcast_to(frequency, mean.shape)], axis=2)
 
 
-def learn_confusion(labelled: LabelledVotes, fit: Callable[[LabelledVotes], Judge]) -> Confusion | None:
+def learn_confusion(labelled: LabelledVotes, fit: Callable[[LabelledVotes], Predictor]) -> Confusion | None:
     """Fit the table and the weights for juries that `fit` returns; None if the step does not help."""
     others = labelled.classes - len(labelled.vocabulary)
     if not 2 <= labelled.classes <= MOST_CLASSES or len(labelled) < FEWEST or labelled.doubtful().any():

@@ -91,7 +91,11 @@ def learn(collected: Collected, calibrator: Calibrator, description: str, n_sele
         return learn_sequence(collected, [asked], n_selection, ballot=calibrator.ballot, whole=True).profile
     held_out = crossfit.cross_fit(calibrator, labelled, n_selection=n_selection)
     return build(
-        collected, calibrator, description, n_selection, held_out.of_rows(judged(labelled, n_selection)[n_selection:])
+        collected,
+        calibrator,
+        description,
+        n_selection,
+        held_out.of_rows(evaluated_rows(labelled, n_selection)[n_selection:]),
     )
 
 
@@ -115,7 +119,7 @@ def learn_sequence(
     selected = find(held, choice, [every] if whole else None)
     places = every if whole else selected.places
     chosen, classifiers = _chosen(collected, asked, held, places)
-    votes, rows = chosen.labelled(), judged(labelled, n_selection)
+    votes, rows = chosen.labelled(), evaluated_rows(labelled, n_selection)
     curve = [step.of_rows(rows) for step in held.curve(places)]
     stopped = selected.outcome.of_rows(rows)
     others = [stopped] if len(places) > 1 else []
@@ -182,7 +186,7 @@ def _cheaper(
     collected: Collected, asked: Sequence[ProfileClassifier], selected: SelectedSequence, n_selection: int, whole: bool
 ) -> Iterator[Adaptive]:
     """Earlier stopping in the sequence that was found, each selected in every fold within its price."""
-    held, rows, last = selected.held, judged(collected.labelled(), n_selection), 0.0
+    held, rows, last = selected.held, evaluated_rows(collected.labelled(), n_selection), 0.0
     for point in frontier(selected.points):
         length = len(point.sequence.sources)
         if point.price < selected.point.price and point.sequence.sources == selected.sequence.sources[:length]:
@@ -202,7 +206,7 @@ def _adaptive(chosen: Collected, selected: SelectedSequence, n_selection: int, s
     views, first = len(votes.panel), int(asked.min()) - 1
     agree = base_tally(votes.under(range(first))).agree[even].tolist()
     bins = [agreement_bin(*pair, views) for pair in zip(agree, (asked[even] - 1).tolist(), strict=True)]
-    final = crossfit.outcome(selected.calibrator, followed).of_rows(judged(votes, n_selection))
+    final = crossfit.outcome(selected.calibrator, followed).of_rows(evaluated_rows(votes, n_selection))
     return Adaptive(
         panel=str(chosen.panel),
         first=first,
@@ -216,7 +220,7 @@ def _adaptive(chosen: Collected, selected: SelectedSequence, n_selection: int, s
     )
 
 
-def judged(labelled: LabelledVotes, n_selection: int) -> Bools:
+def evaluated_rows(labelled: LabelledVotes, n_selection: int) -> Bools:
     """(n,): a uniform subsample of the pictures on which nothing was selected, which figures refer to."""
     return labelled.even() & (np.arange(len(labelled)) >= n_selection)
 
@@ -231,7 +235,7 @@ def build(
 ) -> Profile:
     """Assemble the profile of a calibrator, with its outcome and those of the baselines."""
     labelled, described = collected.labelled(), collected.described()
-    rows = judged(labelled, n_selection)
+    rows = evaluated_rows(labelled, n_selection)
     part = labelled.take(np.flatnonzero(rows))
     outcomes, single = crossfit.baselines(part), None
     if isinstance(calibrator, Jury) and labelled.evidence:

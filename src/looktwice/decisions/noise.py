@@ -180,7 +180,7 @@ class NoiseFile(BaseModel):
     draws: int = Field(ge=2)
     noises: tuple[Measured, ...]
 
-    def of(self, panel: Panel) -> Cumulative:
+    def cumulative_for(self, panel: Panel) -> Cumulative:
         """F_n of the one view that a panel asks; a DataError where the file does not have it."""
         asked, known = sorted({str(view) for view in panel}), {item.view: item.noise for item in self.noises}
         if len(asked) == 1 and asked[0] in known:

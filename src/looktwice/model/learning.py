@@ -125,7 +125,7 @@ class Learner(Connection):
             )
         if noise is None:
             return calibrators.named(calibrator)
-        return Transfer(noise=NoiseFile.load(Path(noise)).of(panel_of(views)))
+        return Transfer(noise=NoiseFile.load(Path(noise)).cumulative_for(panel_of(views)))
 
     async def _fit_tags(
         self,
