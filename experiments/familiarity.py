@@ -34,6 +34,7 @@ from looktwice.decisions.stream import Observation, Stream
 from looktwice.decisions.verdict import Verdict
 from looktwice.images.collection import Held, Picture
 from looktwice.images.descriptor import PLACES, Pixels, descriptor
+from looktwice.images.image import Image
 from looktwice.views import Panel
 
 RESULTS = Path(__file__).parent / "results"
@@ -174,14 +175,19 @@ DRAWN = {
 
 @cache
 def described(name: str) -> Floats:
-    """The descriptors of a data set, of drawn pictures, or of changed ones (`photos: blur 2`, `photos: 32 px`)."""
+    """The descriptors of a data set, of drawn pictures, or of changed ones."""
+    return _descriptors(images(name, MOST))
+
+
+def images(name: str, most: int = FEW) -> Iterable[Pixels]:
+    """A data set, drawn pictures, or changed ones (`photos: blur 2`, `photos: 32 px`)."""
     data, _, change = name.partition(": ")
     if data in DRAWN:
-        return _descriptors(DRAWN[data](np.random.default_rng(seed)) for seed in range(FEW))
-    images = (picture.image().pixels for picture in pictures(data)[: FEW if change else MOST])
+        return (DRAWN[data](np.random.default_rng(seed)) for seed in range(FEW))
+    plain = (picture.image().pixels for picture in pictures(data)[: FEW if change else most])
     if " px" in change:
-        return _descriptors(map(_small(int(change.split()[0]), grey="grey" in change), images))
-    return _descriptors(map(CHANGES[change or "none"], images))
+        return map(_small(int(change.split()[0]), grey="grey" in change), plain)
+    return map(CHANGES[change or "none"], plain)
 
 
 def _descriptors(images: Iterable[Pixels]) -> Floats:
@@ -194,6 +200,12 @@ def plain(descriptors: Floats) -> Floats:
     columns = [PLACES[name] for name in PLAIN]
     kept[:, columns] = descriptors[:, columns]
     return kept
+
+
+def p_values(name: str, labelled: Floats) -> Floats:
+    """The p-values of a data set, or of drawn or changed pictures, to a profile made from the labelled ones."""
+    found = fitted(labelled)
+    return found.p_values(np.stack([found.describe(Image.from_array(pixels)) for pixels in images(name)]))
 
 
 def fitted(descriptors: Floats) -> Familiarity:
@@ -287,9 +299,9 @@ def detected(names: Sequence[str]) -> list[dict[str, object]]:
             for seed in range(REPEATED):
                 rows_of = described(name)
                 labelled = rows_of[np.random.default_rng(100 + seed).permutation(len(rows_of))[:LABELLED]]
-                shares.append((fitted(labelled).p_values(described(other)) <= rate).mean())
-                simple.append((fitted(plain(labelled)).p_values(plain(described(other))) <= rate).mean())
-            row = {"profile": name, "pictures": other, "shown": len(described(other)), "detected": np.mean(shares)}
+                shares.append((p_values(other, labelled) <= rate).mean())
+                simple.append((fitted(plain(labelled)).p_values(plain(described(other)[:FEW])) <= rate).mean())
+            row = {"profile": name, "pictures": other, "shown": FEW, "detected": np.mean(shares)}
             rows.append(row | {"least": np.min(shares), "plain": np.mean(simple)})
     return rows
 

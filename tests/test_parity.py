@@ -345,7 +345,7 @@ def worked(place: Path, ask: AskOptions, decide: DecisionOptions = PLAIN) -> lis
 def test_every_door_refuses_unfamiliar_pictures_before_asking(place: Path, tmp_path: Path) -> None:
     expected = [verdict.name for verdict in judged(place, DecisionOptions(unfamiliar="refuse"))]
     assert expected == [f"{place}.png" for place in PICTURES]
-    why = "a colour picture of 40 × 30; the labelled pictures are grey and 28 × 28"
+    why = "a colour picture 1.33 times as wide as high; the labelled pictures are grey and square"
     words = (place / "pictures", "--profile", place / "profile.json", "--unfamiliar", "refuse")
     looked = call("look", *words, "--json")
     refused = [told for line in looked.stdout.splitlines() if "cause" in (told := json.loads(line))]

@@ -29,7 +29,7 @@ from looktwice.decisions.profile import (
 from looktwice.engine import NO_SCREEN, Cause, Channel, QueryEngine, Rounds, Screen, Unscored, lacks_budget
 from looktwice.errors import DataError, FitError, UnscoredError
 from looktwice.files import join_tags
-from looktwice.images import Picture, WorkingSize
+from looktwice.images import Image, Picture, WorkingSize
 from looktwice.views import Panel, classifier_of
 
 LEAST = 2 * crossfit.FOLDS
@@ -160,7 +160,7 @@ async def collect(
         check_truths((p.truth for p in pictures if p.truth is not None), (*known, *vocabulary))
     else:
         await _check_labels(engine, pictures, vocabulary)
-    screen = replace(screen, descriptors=True, thumbnails=True)
+    screen = replace(screen, describe=screen.describe or Image.described, thumbnails=True)
     order = _taking_turns(pictures)
     in_turn = [row async for row in engine.ask([pictures[place] for place in order], panel, rounds, screen)]
     in_order = [affordable(row) for _, row in sorted(zip(order, in_turn, strict=True), key=lambda one: one[0])]

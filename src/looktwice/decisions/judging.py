@@ -83,7 +83,7 @@ async def burst(
             "a burst is for answers of one label, and this profile is of tags; look at each photo",
             code="option-conflict",
         )
-    screen = Screen(profile.familiarity is not None)
+    screen = Screen(profile.familiarity.describe if profile.familiarity else None)
     rows = [row async for row in engine.ask(pictures, Panel((), profile.name), screen=screen, on_answer=on_answer)]
     if failed := next((row for row in rows if isinstance(row, Unscored)), None):
         return failed

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from looktwice.calibration import MISSING, Counts, Floats, Votes, check_share
 from looktwice.errors import DataError
-from looktwice.images import NAMES, PLACES, WorkingSize
+from looktwice.images import NAMES, PLACES, Image, WorkingSize, descriptor
 
 LEAST = 20
 """The fewest labelled pictures for a test."""
@@ -34,7 +34,7 @@ NEIGHBOURS, RANKED = 300, 1000
 """The most labelled pictures to which distances are measured, and whose distances are kept."""
 FINEST = 0.02
 """The least unit of a number of the descriptor, where the labelled pictures hardly differ in it."""
-FORM = ("side", "aspect", "saturation")
+FORM = ("side", "saturation")
 LIGHT = ("dark", "quartile", "median", "three_quarters", "bright", "contrast", "black", "white", "entropy", "commonest")
 SHRINKAGE, RIDGE = 0.2, 0.02
 """The shrinkage of correlations, and the constant added to every variance."""
@@ -58,9 +58,9 @@ POWER = 4
 LEAST_UNITS: Floats = np.full(len(NAMES), FINEST)
 """(len(NAMES),): the smallest unit of each number of the descriptor.
 
-If all labelled pictures have the same size, or are all grey, others are far away. Light statistics are within [0, 1]
-and close to an end for most pictures of some kinds: their spread cannot be estimated from hundreds of pictures, and a
-tenth of the range is small for any kind.
+If all labelled pictures have the same size, or are all grey, smaller or coloured ones are far away. Light statistics
+are within [0, 1] and close to an end for most pictures of some kinds: their spread cannot be estimated from hundreds of
+pictures, and a tenth of the range is small for any kind.
 """
 LEAST_UNITS[[PLACES[name] for name in FORM]] = 0.001
 LEAST_UNITS[[PLACES[name] for name in LIGHT]] = 0.1
@@ -137,6 +137,21 @@ class Familiarity(BaseModel):
         beyond = distance > ranked[-1]
         return np.where(beyond, share * (ranked[-1] / np.where(beyond, distance, 1.0)) ** POWER, share)
 
+    def describe(self, image: Image) -> Floats:
+        """The descriptor of a picture; for one larger than the labelled ones, as it is or scaled down to their size.
+
+        A classifier scales pictures to its input, so more pixels are no difference in themselves. The description that
+        is nearer to the labelled pictures is taken: p-values can only rise, so that false alarms keep to their rate.
+        """
+        described = image.described()
+        larger = described[PLACES["side"]] - self._middle[PLACES["side"]]
+        if larger <= self._unit[PLACES["side"]]:
+            return described
+        height, width = (side / 2**larger for side in image.original_size or image.pixels.shape[:2])
+        size = WorkingSize(long=max(1, round(max(height, width))))
+        both = np.stack([described, descriptor(image.within(size).pixels, (height, width))])
+        return np.asarray(both[self.distance(both).argmin()])
+
     def drift(self) -> Drift:
         """The test that a stream of pictures is as familiar as the labelled ones, by the kinds that `kind` gives.
 
@@ -175,17 +190,22 @@ class Familiarity(BaseModel):
         return f"{' and '.join(words[:MOST_WORDS])} than the labelled pictures"
 
     def _kind(self, descriptor: Floats, away: Floats) -> str:
-        """Colour and size of the picture and of the labelled ones, as far as they differ."""
-        own, usual = [], []
+        """Colour, shape and lack of pixels, as far as the picture and the labelled ones differ in them."""
+        picture, own, usual, middle = "a picture", list[str](), list[str](), self._middle
         grey = bool(np.quantile(self._rows[:, PLACES["saturation"]], 0.95) <= GREY)
         tones = [_tone(descriptor[PLACES["saturation"]] <= GREY), _tone(grey)]
         if tones[0] != tones[1] and abs(away[PLACES["saturation"]]) > OUTSIDE:
-            own, usual = [f"a {tones[0]} picture"], ["grey" if grey else "in colour"]
-        if max(abs(away[PLACES["side"]]), abs(away[PLACES["aspect"]])) > OUTSIDE:
-            own = [f"{own[0] if own else 'a picture'} of {_size(descriptor)}"]
-            alike = self._rows[:, [PLACES["side"], PLACES["aspect"]]].std(axis=0).max() < FINEST
-            usual.append(f"{'' if alike else 'about '}{_size(np.median(self._rows, axis=0))}")
-        return f"{own[0]}; the labelled pictures are {' and '.join(usual)}" if own else ""
+            picture, usual = f"a {tones[0]} picture", ["grey" if grey else "in colour"]
+        alike = self._rows[:, [PLACES["side"], PLACES["aspect"]]].std(axis=0).max() < FINEST
+        about = "" if alike else "about "
+        if abs(away[PLACES["aspect"]]) > OUTSIDE:
+            own.append(_shape(descriptor))
+            usual.append(about + _shape(middle))
+        if away[PLACES["side"]] < -OUTSIDE:
+            own.append(f"of only {_size(descriptor)} pixels")
+            usual.append(about + _size(middle))
+        picture = f"{picture} {' and '.join(own)}".rstrip()
+        return f"{picture}; the labelled pictures are {' and '.join(usual)}" if usual else ""
 
     @cached_property
     def _rows(self) -> Floats:
@@ -221,6 +241,12 @@ class Familiarity(BaseModel):
 
 def _tone(grey: bool) -> str:
     return "grey" if grey else "colour"
+
+
+def _shape(descriptor: Floats) -> str:
+    aspect = descriptor[PLACES["aspect"]]
+    ratio = f"{2 ** abs(aspect):.3g}"
+    return "square" if ratio == "1" else f"{ratio} times as {'wide as high' if aspect > 0 else 'high as wide'}"
 
 
 def _size(descriptor: Floats) -> str:

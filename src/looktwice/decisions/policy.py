@@ -121,7 +121,11 @@ class PicturePolicy:
 
     def screen(self) -> Screen:
         """Descriptors of pictures, computed before any query."""
-        return Screen(self.familiarity is not None, why=self.because, refuse=self.unfamiliar == "refuse")
+        return Screen(
+            self.familiarity.describe if self.familiarity else None,
+            why=self.because,
+            refuse=self.unfamiliar == "refuse",
+        )
 
     def shift(self) -> Drift | None:
         """The test that the pixels are as familiar as before; None if the profile cannot tell.

@@ -32,7 +32,7 @@ from looktwice.decisions.results import HeldOut
 from looktwice.engine import NO_SCREEN, QueryEngine, Screen, Unscored
 from looktwice.errors import FitError, few
 from looktwice.files import join_tags, split_tags
-from looktwice.images import Picture
+from looktwice.images import Image, Picture
 from looktwice.plots import Drawing, figures, notebook
 from looktwice.views import At, Base, Panel, renderer
 
@@ -103,7 +103,7 @@ async def collect(
     engine: QueryEngine, pictures: Sequence[Picture], panel: Panel, screen: Screen = NO_SCREEN
 ) -> Collected:
     """Collect the answers about every picture, each as a string of tags, labelled if all truths are known."""
-    screen = replace(screen, descriptors=True, thumbnails=True)
+    screen = replace(screen, describe=screen.describe or Image.described, thumbnails=True)
     rows = [collecting.affordable(row) async for row in engine.ask(pictures, panel, None, screen)]
     answered = [(picture, row) for picture, row in zip(pictures, rows, strict=True) if isinstance(row, Row)]
     truths = [join_tags(sorted(picture.tags)) for picture, _ in answered if picture.tags is not None]

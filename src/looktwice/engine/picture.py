@@ -14,7 +14,7 @@ from looktwice.engine.channel import Channel
 from looktwice.engine.ledger.schema import Entry, joined, keys
 from looktwice.engine.query import Cause, Failure, OnAnswer, Query, Rounds, Screen, Unscored, check_words
 from looktwice.errors import ImageError, ViewError
-from looktwice.images import Floats, Image, Picture, WorkingSize, descriptor
+from looktwice.images import Floats, Image, Picture, WorkingSize
 from looktwice.views import LONGEST, Again, Panel, Question, View, classifier_of, drawn, renderer
 
 Spent = dict[str, Failure]
@@ -220,7 +220,7 @@ def open_picture(picture: Picture, run: Run) -> OpenPicture | Unscored:
         image = _opened(picture, size)
     except ImageError as error:
         return Unscored(picture.name, Cause.UNREADABLE, error.why, error.code)
-    described = descriptor(image.pixels, image.original_size) if screen.descriptors else None
+    described = screen.describe(image) if screen.describe else None
     thumbnail = image.thumbnail() if screen.thumbnails else b""
     if screen.refuse and (unfamiliar := screen.unfamiliar(described)):
         return Unscored(picture.name, Cause.UNFAMILIAR, unfamiliar)

@@ -15,7 +15,7 @@ from looktwice.engine.budget import Quote
 from looktwice.engine.ledger.schema import Entry
 from looktwice.errors import BudgetError, ClassifierError, ImageError, LookTwiceError, PermanentError, ViewError
 from looktwice.files import join_tags
-from looktwice.images import Floats
+from looktwice.images import Floats, Image
 from looktwice.views import AS_DESCRIBED, Question, View
 
 if TYPE_CHECKING:
@@ -211,8 +211,8 @@ class Rounds:
 class Screen:
     """Descriptors of a picture's pixels, computed before any query."""
 
-    descriptors: bool = False
-    """Whether to describe each picture."""
+    describe: Callable[[Image], Floats] | None = None
+    """How to describe each picture; None if not at all."""
     thumbnails: bool = False
     """Whether to make a thumbnail for finding near-duplicates."""
     why: Callable[[Floats], str | None] | None = None

@@ -54,7 +54,7 @@ NAMES = (
 PLACES = {name: place for place, name in enumerate(NAMES)}
 
 
-def descriptor(pixels: Pixels, original_size: tuple[int, int] | None = None) -> Floats:
+def descriptor(pixels: Pixels, original_size: tuple[float, float] | None = None) -> Floats:
     """(len(NAMES),): the descriptor of `pixels`, height × width × RGB.
 
     `original_size` is the height and width of the larger picture that the pixels are scaled down from, if they are.

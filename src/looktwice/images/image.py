@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.errors import DataError, ImageError, shown
+from looktwice.images.descriptor import Floats, descriptor
 
 MAX_PIXELS = 64_000_000
 """The default limit of pixels that are decoded."""
@@ -110,6 +111,10 @@ class Image:
             self.__dict__["digest"] = state.hexdigest()
         known: str = self.__dict__["digest"]
         return known
+
+    def described(self) -> Floats:
+        """(len(NAMES),): its descriptor."""
+        return descriptor(self.pixels, self.original_size)
 
     def thumbnail(self) -> bytes:
         """8 × 8 grey levels, which barely change when the picture is recompressed or scaled."""

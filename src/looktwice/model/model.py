@@ -38,7 +38,6 @@ from looktwice.images import (
     Picture,
     PictureLike,
     PicturesLike,
-    descriptor,
     many,
     one,
 )
@@ -256,12 +255,11 @@ class AsyncModel(Learner):
         unusual. NaN if the profile cannot tell.
         """
         policy, opened = self.policy(), many(pictures)
-        if policy.familiarity is None or not opened:
+        if (familiarity := policy.familiarity) is None or not opened:
             return np.full(len(opened), np.nan)
 
         def described() -> Floats:
-            images = (picture.image(self.limits.working_size) for picture in opened)
-            return np.stack([descriptor(image.pixels, image.original_size) for image in images])
+            return np.stack([familiarity.describe(picture.image(self.limits.working_size)) for picture in opened])
 
         return policy.before_asking(await asyncio.to_thread(described))
 

@@ -26,7 +26,6 @@ from looktwice.model import (
     Votes,
     baselines,
     calibration,
-    descriptor,
     find,
     labelled_tags,
     open_all_labelled,
@@ -270,12 +269,14 @@ def saved_inputs(
 def described(votes: Votes, pictures: Sequence[Picture], profile: Profile) -> dict[str, Floats]:
     """What kind of picture each of the votes' pictures is, by its digest, where the same pixels are shown here."""
     names, digests, descriptors = set(votes.names), set(votes.digests), dict[str, Floats]()
-    size = profile.familiarity.size if profile.familiarity else None
-    for item in (item for item in pictures if size and item.name in names):
+    familiarity = profile.familiarity
+    if familiarity is None or familiarity.size is None:
+        return descriptors
+    for item in (item for item in pictures if item.name in names):
         with suppress(ImageError, DataError):
-            image = item.image(size)
+            image = item.image(familiarity.size)
             if image.digest in digests:
-                descriptors[image.digest] = descriptor(image.pixels, image.original_size)
+                descriptors[image.digest] = familiarity.describe(image)
     return descriptors
 
 
