@@ -26,12 +26,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from looktwice.classifiers.base import (
     MOST_OPTIONS,
@@ -61,6 +61,12 @@ MARGIN = 1.5
 """The ratio of the working size to the model's input, so that enlarged views keep detail; see docs/pictures.md."""
 
 
+Numbers = Annotated[
+    tuple[float, ...], BeforeValidator(lambda value: value if isinstance(value, list | tuple) else (value,))
+]
+"""One number, or a list of one for each channel."""
+
+
 class Preprocessing(BaseModel):
     """Crop, scale and normalise: x = (pixels / scale - mean) / std, with one mean and std per channel or for all."""
 
@@ -70,8 +76,8 @@ class Preprocessing(BaseModel):
     resize: Literal["nearest", "linear", "cubic", "area"] = "linear"
     channels: Literal["rgb", "bgr", "grey"] = "rgb"
     scale: float = Field(default=1.0, gt=0)
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
+    mean: Numbers = (0.0,)
+    std: Numbers = (1.0,)
 
     @model_validator(mode="after")
     def _one_number_a_channel(self) -> Self:
