@@ -587,8 +587,8 @@ def main() -> None:
         picture = Image.fromarray(drawn(draw, Cloth(LIGHT, MIDDLE, first.weave), other, (0, 0, 0), 4)).convert("L")
         picture.resize((28, 28), Image.Resampling.BOX).save(FOLDER / grey[-1]["file"], optimize=True)
     colour.sort(key=lambda each: each["file"][-5])  # what one sees first is of all kinds
-    groups = [{"caption": "Grey and 28 × 28, as Fashion-MNIST has them", "samples": grey}]
-    groups.append({"caption": "Drawn in colour, as a shop shows them", "samples": colour})
+    groups = [{"caption": "Small and grey, like the pictures it learned from", "samples": grey}]
+    groups.append({"caption": "In colour, as in a shop: it never saw such pictures", "samples": colour})
     index = {"labels": sorted(KINDS), "groups": groups}
     (FOLDER / "index.json").write_text(json.dumps(index, indent=1, ensure_ascii=False) + "\n", "utf-8")
 

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 from support.errors import code_in, coded
-from support.serving import Service, clothes, learn_profile, serving
+from support.serving import Service, clothes, learn_profile, serving, started
 from support.workshop import run
 
 from looktwice.errors import LookTwiceError
-from looktwice.service.guards import Tokens, check_address
-from looktwice.service.server import address, listen
+from looktwice.service import Place
+from looktwice.service.guards import Tokens, check_address, log_refusal
+from looktwice.service.server import links, listen
 
 TOKEN = "a token that is long enough to be random"
 LIMITS = {"headers": 1.5, "upload": 1.5, "head": 8_000, "body": 100_000}
@@ -98,7 +99,35 @@ def test_an_address_that_others_can_reach_needs_a_token(profile: Path) -> None:
 
 def test_a_service_at_every_address_is_found_at_this_machines_own() -> None:
     with listen("0.0.0.0", 0) as every:
-        assert address(every, secure=True) == f"https://127.0.0.1:{every.getsockname()[1]}/"
+        port = every.getsockname()[1]
+        first, *others = links(every, secure=True, token="t0ken")
+    assert first.split()[2] == f"https://127.0.0.1:{port}/#token=t0ken"
+    assert others
+    assert "127.0.0.1" not in "".join(others)
+
+
+def test_a_service_at_one_address_names_no_other() -> None:
+    with listen("127.0.0.1", 0) as one:
+        assert len(links(one, secure=False)) == 1
+
+
+def test_a_new_token_lets_in_and_only_its_hash_is_kept(profile: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tokens.txt"
+    with started("serve", "-p", profile, "--port", 0, "--new-token", "--token-file", path) as service:
+        token = service.url.partition("#token=")[2]
+        assert service.get("/v1/profile", authorization=f"Bearer {token}").status == 200
+        assert service.get(f"/v1/profile?token={token}").status == 401
+    assert path.read_text().split() == [hashlib.sha256(token.encode()).hexdigest()]
+    assert path.stat().st_mode & 0o077 == 0
+    assert Tokens.of(Place(token_file=path, new_token=True)).know(f"Bearer {token}")
+
+
+def test_each_refusal_is_a_line_without_the_query(caplog: pytest.LogCaptureFixture) -> None:
+    scope = {"type": "http", "method": "GET", "path": "/v1/\nprofile", "query_string": b"token=secret", "client": None}
+    log_refusal(scope, "token")
+    (line,) = caplog.messages
+    assert "secret" not in line
+    assert "\n" not in line
 
 
 def test_a_port_that_is_taken_is_said_in_one_line(profile: Path) -> None:

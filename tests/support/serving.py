@@ -20,6 +20,7 @@ from http.client import HTTPConnection, HTTPMessage
 from importlib.resources import files
 from pathlib import Path
 from socket import socket
+from threading import Thread
 from typing import Any
 from unittest.mock import patch
 from urllib.parse import urlsplit
@@ -128,19 +129,22 @@ def started(*arguments: object) -> Iterator[Service]:
 @contextmanager
 def _listening(process: forked.Forked) -> Iterator[Service]:
     """The service of a process, once it says where."""
+    assert process.stderr
+    drained = Thread(target=process.stderr.read, daemon=True)  # or one that logs much would wait for a reader
     try:
-        assert process.stderr
         lines: list[str] = []
         while not (found := re.search(r"Serving at (\S+)", lines[-1] if lines else "")):
             line = process.stderr.readline()
             assert line, "".join(lines)
             lines.append(line)
+        drained.start()
         yield Service(found[1], process)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
         process.wait(60)
-        assert process.stderr
+        if drained.is_alive():
+            drained.join(10)
         process.stderr.close()
 
 

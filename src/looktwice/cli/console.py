@@ -115,13 +115,14 @@ def show_estimate(total: Estimate, ledger: str | None, as_json: bool) -> None:
         print_json({**asdict(total), "ledger": ledger})
         return
     hours = "" if total.seconds is None else f", at least {total.seconds / 3600:.1f} hours at the allowed rate"
+    unknown = " How long they take is not known before the first ones; then the run says." if not hours else ""
     unfamiliar = f" and {total.unfamiliar} unlike the labelled ones" if total.unfamiliar else ""
     tokens = f", about {total.input_tokens:,} + {total.output_tokens:,} tokens" if total.input_tokens else ""
     most = f" (at most {total.most_micros / 1e6:.4f})" if total.input_tokens else ""
     say(
         f"{total.pictures:,} pictures, {total.unreadable:,} of them unreadable{unfamiliar}: {total.questions:,} queries"
         f", {total.hits:,} of them already in the ledger. "
-        f"The other {total.queries:,} cost {total.micros / 1e6:.4f}{most}{tokens}{hours}."
+        f"The other {total.queries:,} cost {total.micros / 1e6:.4f}{most}{tokens}{hours}.{unknown}"
     )
     say(f"Query about the largest picture: {total.width} x {total.height} px{taking(total.question_bytes)}.")
     say(f"Nothing was sent. Ledger: {safe(ledger or 'none')}")
@@ -341,6 +342,7 @@ def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
     )
     options = guarantee([Claim(error)], level)
     say_next("accept answers under that guarantee", "score", PICTURES, "-p", path, *options, "-o", "verdicts.csv")
+    say_next("drop pictures on a web page", "serve", "-p", path)
 
 
 def cost_of_accepted(money: float, accepted: float) -> str:

@@ -406,6 +406,8 @@ def serve(
 
       looktwice serve --profile profile.json
 
+      looktwice serve --host 0.0.0.0 --new-token
+
       looktwice serve --host 0.0.0.0 --token-file tokens.txt --per-day 5000
     """
     limits = service.ServiceLimits(

@@ -188,11 +188,15 @@ def _place(
     token_file: Annotated[
         Path | None, Serve(help="File of SHA-256 hashes of the tokens that are let in, one per line.")
     ] = None,
+    new_token: Annotated[
+        bool,
+        Serve("--new-token", help="Make a token, print a link with it once, and add its SHA-256 to the token file."),
+    ] = False,
     allow_host: Annotated[
         list[str] | None, Serve(help="A host name under which the service is reached; may be repeated.")
     ] = None,
 ) -> Place:
-    return Place(host, port, token_file, tuple(allow_host or ()))
+    return Place(host, port, token_file, new_token, tuple(allow_host or ()))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from looktwice.images.collection import (
     read_truths,
     with_truths,
 )
-from looktwice.images.decode import decode, load
+from looktwice.images.decode import decode, load, reads_heic
 from looktwice.images.descriptor import NAMES, PLACES, Floats, descriptor
 from looktwice.images.image import (
     MAX_PIXELS,

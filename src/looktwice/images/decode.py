@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Condition
 from typing import TYPE_CHECKING, Literal, cast
@@ -42,7 +43,6 @@ MOST_SCANS = 100
 """The most scans of a JPEG; programs write about ten."""
 
 _JPEG = b"\xff\xd8\xff"
-_READ = "JPEG, PNG, WebP, HEIC, AVIF, BMP, TIFF or GIF"
 
 
 def decode(data: bytes, name: str, max_pixels: int = MAX_PIXELS, size: WorkingSize | None = None) -> Image:
@@ -67,7 +67,7 @@ def decode(data: bytes, name: str, max_pixels: int = MAX_PIXELS, size: WorkingSi
     except ImageError as refusal:
         raise ImageError(refusal.why, shown(name), code=refusal.code) from None
     except Exception as fault:  # readers raise almost anything on broken files, MemoryError and KeyError included
-        line = " ".join(str(fault).split()) or type(fault).__name__
+        line = " ".join(str(fault).split()).partition(" (")[0] or type(fault).__name__
         raise ImageError(f"broken or cut off ({shown(line[:120])}); replace the file", shown(name)) from fault
 
 
@@ -268,7 +268,12 @@ def _heif(data: bytes) -> tuple[ImageFile, bytes]:
             return HeifImageFile(io.BytesIO(data)), b""  # turned upright while it is decoded
     except ImportError:
         raise ImageError("HEIC and AVIF pictures need: pip install 'looktwice[heif]'", code="extra-missing") from None
-    raise ImageError(f"not a picture that can be read; convert it to {_READ}", code="image-unsupported")
+    raise ImageError("not a picture that can be read; convert it to JPEG or PNG", code="image-unsupported")
+
+
+def reads_heic() -> bool:
+    """Whether the extra that decodes HEIC is installed."""
+    return find_spec("pi_heif") is not None
 
 
 def _gif(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:

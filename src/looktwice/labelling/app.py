@@ -30,7 +30,7 @@ SMALL = 65_536
 QUALITY = 90
 LIMITS = ServiceLimits(body=65_536)
 HERE = Path(__file__).parent
-SHARED = ("/page/style.css", "/page/api.js", "/page/icon.svg")
+SHARED = ("/page/style.css", "/page/api.js", "/page/token.js", "/page/icon.svg")
 """Files shared with the page of the service."""
 TOKEN = TypeAdapter(Token)
 
@@ -55,11 +55,11 @@ class Work:
 
 def run(session: LabellingSession, work: Work, place: Place) -> None:
     """Serve the page until the process gets a signal."""
-    tokens = Tokens.read(place.token_file)
+    tokens = Tokens.of(place)
     check_address(place.host, tokens)
 
     async def serve() -> None:
-        await answer(build(session, work, tokens, place.names), LIMITS, place, listening)
+        await answer(build(session, work, tokens, place.names), LIMITS, place, listening, tokens.made)
 
     # Ctrl-C ends it, even before signal handlers are set.
     with listen(place.host, place.port) as listening, suppress(KeyboardInterrupt):

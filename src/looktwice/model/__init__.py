@@ -138,7 +138,6 @@ from looktwice.images import (
     WorkingSize,
     data_url,
     decode,
-    descriptor,
     encode_jpeg,
     encode_png,
     find,
@@ -148,6 +147,7 @@ from looktwice.images import (
     open_all_labelled,
     read_header,
     read_truths,
+    reads_heic,
     shrunk,
 )
 from looktwice.model.blocking import Model

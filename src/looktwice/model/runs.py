@@ -142,8 +142,12 @@ async def log_lines(engine: QueryEngine, total: int | None, spending: Spending) 
     started = time.monotonic()
     while True:
         await asyncio.sleep(10)
-        of = f" of {total}" if total else ""
-        say(" · ".join([f"{engine.progress.pictures}{of} pictures", _line(engine, started), *spending.words()]))
+        done, of = engine.progress.pictures, f" of {total}" if total else ""
+        parts = [f"{done}{of} pictures", _line(engine, started), *spending.words()]
+        if total and done:
+            left = (total - done) * (time.monotonic() - started) / done
+            parts.append(f"{timedelta(seconds=round(left))} left")
+        say(" · ".join(parts))
 
 
 async def log_json(engine: QueryEngine, total: int | None, _: Spending) -> None:

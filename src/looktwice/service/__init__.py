@@ -55,6 +55,8 @@ class Place:
     port: int = 8000
     """0 for a free port."""
     token_file: Path | None = None
+    new_token: bool = False
+    """Whether to make a token, and print it once."""
     names: tuple[str, ...] = ()
     """Allowed host names, besides localhost and IP addresses."""
     certificate: Path | None = None

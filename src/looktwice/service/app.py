@@ -41,7 +41,7 @@ from looktwice.model import (
 )
 from looktwice.service import ServiceLimits, bodies
 from looktwice.service.bodies import FORM, JSON, PROBLEM, LooksReply, Opened, PictureBody, Refusal
-from looktwice.service.guards import Counters, Guard, Tokens
+from looktwice.service.guards import Counters, Guard, Tokens, log_refusal
 from looktwice.service.looks import Looks, Metrics, ProfileReply, described
 
 NO_FIGURE = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1" width="0" height="0"></svg>'
@@ -55,7 +55,7 @@ Emit = Callable[[str, dict[str, object]], None]
 
 MOST_DRAWN = 24
 """Views of a panel that are drawn."""
-VIEW_SIDE, PICTURE_SIDE = 128, 512
+VIEW_SIDE, PICTURE_SIDE = 256, 512
 """Pixels of the longer side of a thumbnail."""
 HEARTBEAT = 15.0
 """Seconds after which a silent stream says that it is alive."""
@@ -318,7 +318,7 @@ def _add_health(app: FastAPI, looks: Looks, metrics: Metrics) -> None:
 def add_refusals(app: FastAPI, counters: Counters) -> None:
     """Reply to every error with a problem document."""
 
-    async def refused(_: Request, error: Exception) -> Response:
+    async def refused(request: Request, error: Exception) -> Response:
         if isinstance(error, Refusal):
             refusal = error
         elif isinstance(error, HTTPException):
@@ -330,6 +330,7 @@ def add_refusals(app: FastAPI, counters: Counters) -> None:
         else:
             refusal = Refusal("internal", "internal error; see the log of the service")
         counters.refused(refusal.code)
+        log_refusal(request.scope, refusal.code)
         return refusal.response()
 
     for kind in (Refusal, HTTPException, ClientDisconnect, Exception):

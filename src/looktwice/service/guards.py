@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import os
 import re
+import secrets
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
 from hmac import compare_digest
@@ -20,8 +22,8 @@ from pathlib import Path
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from looktwice.model import LookTwiceError
-from looktwice.service import ServiceLimits
+from looktwice.model import LookTwiceError, shown
+from looktwice.service import Place, ServiceLimits
 from looktwice.service.bodies import Refusal
 
 TOKENS = "LOOKTWICE_TOKENS"
@@ -50,6 +52,9 @@ HEADERS = {
 }
 ENCODED = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 UNCACHED = (b"cache-control", b"no-store")
+LOG = logging.getLogger("looktwice.service")
+LONGEST_PATH = 80
+"""The most characters of a path in the log."""
 
 
 class Counters:
@@ -60,11 +65,30 @@ class Counters:
     def refused(self, code: str) -> None: ...
 
 
+def log_refusal(scope: Scope, code: str) -> None:
+    """One line about a refused request: who, what and why, without headers, query and body."""
+    client = (scope.get("client") or ("unknown",))[0]
+    LOG.warning("refused %s %s %s: %s", client, scope["method"], shown(scope["path"][:LONGEST_PATH]), code)
+
+
 @dataclass(frozen=True)
 class Tokens:
     """SHA-256 hashes of the accepted tokens; if empty, everybody has access."""
 
     hashes: tuple[str, ...] = ()
+    made: str = field(default="", repr=False)
+    """The token that was made for this run, which is printed once and kept nowhere."""
+
+    @classmethod
+    def of(cls, place: Place) -> Tokens:
+        """The tokens of a place, with a new one if it wants one, whose hash is added to the token file."""
+        if not place.new_token:
+            return cls.read(place.token_file)
+        token = secrets.token_urlsafe(18)
+        hashed = sha256(token.encode()).hexdigest()
+        if place.token_file:
+            _append(place.token_file, hashed)
+        return cls((*cls.read(place.token_file).hashes, hashed), token)
 
     @classmethod
     def read(cls, path: Path | None) -> Tokens:
@@ -79,13 +103,14 @@ class Tokens:
                 ) from None
             if not filed:
                 raise LookTwiceError(
-                    f"the token file {str(path)!r} holds no hash; put the SHA-256 of a token into it",
+                    f"the token file {str(path)!r} holds no hash; --new-token makes a token and adds its hash",
                     code="token-invalid",
                 )
             words += filed
         if not all(map(HASH.fullmatch, words)):
             raise LookTwiceError(
-                "a token is kept as its SHA-256 in 64 hex digits; make it with: sha256sum", code="token-invalid"
+                "a token is kept as its SHA-256 in 64 hex digits; --new-token makes one and adds it to --token-file",
+                code="token-invalid",
             )
         return cls(tuple(words))
 
@@ -97,6 +122,15 @@ class Tokens:
         presented = sha256(token.strip().encode("utf-8", "surrogateescape")).hexdigest()
         matches = [compare_digest(presented, known) for known in self.hashes]
         return any(matches) and scheme.lower() == "bearer"
+
+
+def _append(path: Path, line: str) -> None:
+    """Add a line to a file, which only its owner may read if it is new."""
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
+            file.write(f"\n{line}\n" if file.tell() else f"{line}\n")
+    except OSError as error:
+        raise LookTwiceError(f"the token file {str(path)!r} cannot be written: {error}", code="token-invalid") from None
 
 
 def _words(text: str) -> list[str]:
@@ -115,8 +149,8 @@ def check_address(host: str, tokens: Tokens) -> None:
     """Raise an error for a public address without access control."""
     if not is_loopback(host) and not tokens.hashes:
         raise LookTwiceError(
-            f"{host} can be reached from elsewhere, so a token is needed: give --token-file with the SHA-256 of one "
-            f"(or set {TOKENS}), or stay on 127.0.0.1",
+            f"{host} can be reached from elsewhere, so a token is needed: --new-token makes one and prints a link with "
+            f"it, --token-file (or {TOKENS}) holds the SHA-256 of known ones; or stay on 127.0.0.1",
             code="token-invalid",
         )
 
@@ -162,6 +196,7 @@ class Guard:
                 await self._admit(Headers(scope=scope))
         except Refusal as refusal:
             self._counters.refused(refusal.code)
+            log_refusal(scope, refusal.code)
             answer = refusal.response()
         await answer(scope, receive, sealed)
 

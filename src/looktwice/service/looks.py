@@ -40,6 +40,7 @@ from looktwice.model import (
     Unscored,
     Verdict,
     held_out_scores,
+    reads_heic,
 )
 from looktwice.service import ServiceLimits
 from looktwice.service.bodies import Refusal
@@ -224,6 +225,7 @@ class LimitsReply(BaseModel):
     bytes: int
     pixels: int
     pictures: int
+    heic: bool = Field(description="whether HEIC and AVIF can be read")
 
 
 class ProfileReply(BaseModel):
@@ -295,7 +297,7 @@ def described(looks: Looks, level: float, missing: int | None) -> ProfileReply:
         )
         if alarm or stream.drift or stream.shift
         else None,
-        limits=LimitsReply(bytes=limits.body, pixels=limits.pixels, pictures=limits.pictures),
+        limits=LimitsReply(bytes=limits.body, pixels=limits.pixels, pictures=limits.pictures, heic=reads_heic()),
         tags=held_out_scores(profile, tags) if tags else None,
     )
 

@@ -31,7 +31,7 @@ from looktwice.model.runs import ReceivedSignals, handling_signals, leave_soon, 
 from looktwice.service import Place, ServiceLimits
 from looktwice.service.app import ServiceSettings, build
 from looktwice.service.bodies import Refusal
-from looktwice.service.guards import Tokens, check_address
+from looktwice.service.guards import Tokens, check_address, is_loopback
 
 GRACE = 30
 """Seconds that a shutdown waits for requests."""
@@ -165,7 +165,7 @@ def run(
     review: Path | None = None,
 ) -> None:
     """Serve a profile at an address until a signal."""
-    tokens = Tokens.read(place.token_file)
+    tokens = Tokens.of(place)
     check_address(place.host, tokens)
     if ask.batch:
         raise LookTwiceError(
@@ -204,11 +204,11 @@ def open_files(connections: int) -> int:
 async def serve(settings: ServiceSettings, place: Place, listening: socket.socket) -> None:
     """Serve at an open socket; after a signal, complete and save requests in progress."""
     async with settings.model:
-        await answer(build(settings), settings.limits, place, listening)
+        await answer(build(settings), settings.limits, place, listening, settings.tokens.made)
 
 
-async def answer(app: ASGIApp, limits: ServiceLimits, place: Place, listening: socket.socket) -> None:
-    """Answer requests at an open socket until a signal."""
+async def answer(app: ASGIApp, limits: ServiceLimits, place: Place, listening: socket.socket, token: str = "") -> None:
+    """Answer requests at an open socket until a signal; links to a page carry the token that was made."""
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every form that is not one
     config = uvicorn.Config(
         app,
@@ -234,7 +234,7 @@ async def answer(app: ASGIApp, limits: ServiceLimits, place: Place, listening: s
     server.capture_signals = nullcontext  # type: ignore  # it would raise the signal again, before the ledger is closed
     with _ended_by_signals(server):  # before anybody is told that it serves
         with suppress(OSError):
-            sys.stderr.write(f"Serving at {address(listening, secure=config.is_ssl)} (press Ctrl-C to stop)\n")
+            sys.stderr.write("\n".join([*links(listening, config.is_ssl, token), ""]))
             sys.stderr.flush()
         await server.serve(sockets=[listening])
 
@@ -269,10 +269,32 @@ def listen(host: str, port: int) -> socket.socket:
 
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 """Hosts that stand for every address of this machine, and its own name for itself."""
+ELSEWHERE = ("192.0.2.1", "10.254.254.254", "172.31.254.254", "192.168.254.254")
+"""Addresses on the internet and in private networks, towards which this machine may have different addresses."""
 
 
-def address(listening: socket.socket, secure: bool) -> str:
-    """The URL of the service on this machine."""
+def links(listening: socket.socket, secure: bool, token: str = "") -> list[str]:
+    """Lines with the URLs of the service, on this machine and for others in its networks."""
     host, port = listening.getsockname()[:2]
-    host = ANYWHERE.get(host, host)
-    return f"http{'s' if secure else ''}://{f'[{host}]' if ':' in host else host}:{port}/"
+    # Browsers send nothing behind the # to a server, so that a token there is in no log.
+    behind = f"/#token={token}" if token else "/"
+
+    def url(host: str) -> str:
+        return f"http{'s' if secure else ''}://{f'[{host}]' if ':' in host else host}:{port}{behind}"
+
+    lines = [f"Serving at {url(ANYWHERE.get(host, host))} (press Ctrl-C to stop)"]
+    if host in ANYWHERE:
+        others = addresses() if host == "0.0.0.0" else []  # noqa: S104
+        lines += [f"  for phones and machines in this network: {url(other)}" for other in others]
+        lines += [] if others else ["  in place of that host, others need an address of this machine: see hostname -I"]
+    return [*lines, "  the token is not shown again"] if token else lines
+
+
+def addresses() -> list[str]:
+    """The IPv4 addresses of this machine that others may reach; sends nothing."""
+    known = set()
+    for other in ELSEWHERE:
+        with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((other, 9))  # of a datagram socket, this only chooses the address
+            known.add(probe.getsockname()[0])
+    return sorted(each for each in known if not is_loopback(each))

@@ -1,6 +1,7 @@
 // One picture at a time: a click is kept until the service says that it is on disk, and only then the next one shows.
 
-import { keepToken, Refused, send } from "/page/api.js";
+import { Refused, send } from "/page/api.js";
+import { askToken } from "/page/token.js";
 
 const $ = (id) => document.getElementById(id);
 const WINDOW = "looktwice-window", PENDING = "looktwice-click";
@@ -51,17 +52,9 @@ async function asked(work) {
       return await work();
     } catch (error) {
       if (!(error instanceof Refused) || error.status !== 401) throw error;
-      await newToken();
+      await askToken();
     }
   }
-}
-
-function newToken() {
-  const dialog = $("token-dialog");
-  dialog.showModal();
-  return new Promise((resolve) => {
-    dialog.addEventListener("close", () => { keepToken($("token").value); $("token").value = ""; resolve(); }, { once: true });
-  });
 }
 
 // Pictures

@@ -7,15 +7,37 @@ export class Refused extends Error {
     super(problem.detail);
     this.status = problem.status;
     this.code = problem.code;
+    this.error = problem.error;
   }
 }
 
-export function keepToken(token) {
-  sessionStorage.setItem(KEY, token);
+/** Keep a token until the tab is closed, or on this device until another one is given. */
+export function keepToken(token, remember = false) {
+  localStorage.removeItem(KEY);
+  (remember ? localStorage : sessionStorage).setItem(KEY, token);
+  if (remember) sessionStorage.removeItem(KEY);
+}
+
+function keptToken() {
+  return sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY);
+}
+
+/** Forget the token; whether there was one. */
+export function forgetToken() {
+  const known = keptToken() !== null;
+  for (const storage of [sessionStorage, localStorage]) storage.removeItem(KEY);
+  return known;
+}
+
+// A link may carry a token behind the #, which no browser sends to a server; it does not stay in the address bar.
+const given = new URLSearchParams(location.hash.slice(1)).get("token");
+if (given) {
+  keepToken(given, localStorage.getItem(KEY) === given);
+  history.replaceState(null, "", location.pathname + location.search);
 }
 
 function headers(more = {}) {
-  const token = sessionStorage.getItem(KEY);
+  const token = keptToken();
   return token ? { ...more, authorization: `Bearer ${token}` } : more;
 }
 
@@ -30,7 +52,7 @@ export async function send(path, options = {}) {
     response = await fetch(path, { ...options, headers: headers(options.headers), credentials: "omit" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused({ status: 0, code: "network", detail: "The service cannot be reached. Is it still running?" });
+    throw new Refused({ status: 0, code: "network", detail: "The service cannot be reached. Are you in its network, and is it running?" });
   }
   if (!response.ok) throw await refused(response);
   return response;

@@ -21,6 +21,10 @@ export class Camera {
   /** `taken` gets the photos: one, or those of a burst. */
   constructor(taken) {
     this.#taken = taken;
+    byId("snapshot").addEventListener("change", ({ target }) => {
+      if (target.files.length) taken([...target.files]);
+      target.value = "";
+    });
     byId("snap").addEventListener("click", () => this.#take(1));
     byId("burst").addEventListener("click", () => this.#take(FRAMES));
     byId("camera-close").addEventListener("click", () => this.#dialog.close());
@@ -28,9 +32,7 @@ export class Camera {
   }
 
   async open() {
-    if (!navigator.mediaDevices?.getUserMedia) {
-      throw new Error("This browser gives the camera only to pages over HTTPS or on this machine. Choose a photo instead.");
-    }
+    if (!navigator.mediaDevices?.getUserMedia) return byId("snapshot").click(); // over plain HTTP: the phone's own camera
     try {
       const video = { facingMode: "environment", width: { ideal: 1280 }, height: { ideal: 960 } };
       this.#stream = await navigator.mediaDevices.getUserMedia({ video, audio: false });

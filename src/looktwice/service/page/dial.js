@@ -47,7 +47,7 @@ export class Dial {
   }
 
   threshold(share) {
-    this.#from.textContent = share === null ? "" : `accepted from ${percent(share)}`;
+    this.#from.textContent = share === null ? "" : `accepted if at least ${percent(share)}`;
     this.#tick.setAttribute("d", share === null ? "" : `M ${point(share, R - 11).join(" ")} L ${point(share, R + 11).join(" ")}`);
   }
 

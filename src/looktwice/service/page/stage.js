@@ -15,10 +15,20 @@ function place(index, count) {
   return [Math.cos(angle), Math.sin(angle)];
 }
 
+/** A label as people write it. */
+export function plain(label) {
+  return label.replaceAll("_", " ");
+}
+
 /** The answer about the picture itself; tags stand apart, which come with a semicolon between. */
 function named({ base, verdict }) {
   if (base === null) return "no label";
-  return verdict?.kind === "tags" ? base.split(/;(?=(?:[^"]*"[^"]*")*[^"]*$)/).join(", ") || "no tag" : base;
+  return plain(verdict?.kind === "tags" ? base.split(/;(?=(?:[^"]*"[^"]*")*[^"]*$)/).join(", ") || "no tag" : base);
+}
+
+/** What a copy is and what the classifier says of it. */
+function told({ caption, label }) {
+  return label === undefined ? caption : `${caption}: ${label === null ? "no label" : plain(label)}`;
 }
 
 export class Stage {
@@ -27,8 +37,10 @@ export class Stage {
   #rays = byId("rays");
   #items = [];
   #lines = [];
+  #look = null;
 
   constructor() {
+    byId("picture").addEventListener("error", ({ target }) => (target.hidden = true)); // such as HEIC, before it is sent
     for (let index = 0; index < 8; index++) {
       const [x, y] = place(index, 8);
       byId("ghost").append(shape("rect", { x: 74 * x - 17.5, y: 74 * y - 17.5, width: 35, height: 35, rx: 7 }));
@@ -36,11 +48,13 @@ export class Stage {
   }
 
   show(look) {
+    this.#look = look;
     this.#root.dataset.state = "shown";
     byId("invite").hidden = true;
     byId("subject").hidden = false;
     const picture = byId("picture");
     picture.src = look.picture;
+    picture.hidden = false;
     picture.alt = look.name;
     picture.classList.toggle("coarse", Math.max(look.width, look.height) < 96);
     this.#spread(look.views);
@@ -62,14 +76,25 @@ export class Stage {
     root.style.setProperty("--x", (RADIUS * x).toFixed(2));
     root.style.setProperty("--y", (RADIUS * y).toFixed(2));
     root.style.setProperty("--delay", `${35 * index}ms`);
+    const button = document.createElement("button");
+    button.type = "button";
     const image = document.createElement("img");
     image.alt = "";
-    const caption = document.createElement("span");
-    caption.className = "unseen";
     const said = document.createElement("span");
     said.className = "said";
-    root.append(image, caption, said);
-    return { root, image, caption, said };
+    button.append(image, said);
+    button.addEventListener("click", () => this.#enlarge(this.#look.views[index]));
+    root.append(button);
+    return { root, button, image, said };
+  }
+
+  /** A copy in large, with its answer. */
+  #enlarge(view) {
+    byId("view-picture").src = view.picture ?? "";
+    byId("view-picture").hidden = !view.picture;
+    byId("view-title").textContent = this.#look.others === "other photos" ? view.caption : `Changed copy: ${view.caption}`;
+    byId("view-answer").textContent = view.label === undefined ? "The classifier was not asked about this one." : view.label === null ? "The classifier gave no label." : `The classifier says ${plain(view.label)}.`;
+    byId("view-dialog").showModal();
   }
 
   #line(index, count) {
@@ -87,7 +112,7 @@ export class Stage {
   answers(look) {
     const against = look.verdict?.label ?? look.base;
     const base = byId("base");
-    base.textContent = look.base === undefined ? "" : named(look);
+    base.textContent = look.base === undefined ? (look.failure ? look.name : "") : named(look);
     base.dataset.state = look.base === against ? "agree" : "differ";
     look.views.forEach((view, index) => this.#light(look, view, index, against));
   }
@@ -99,9 +124,8 @@ export class Stage {
     const state = !known ? (look.verdict ? "unasked" : "waiting") : view.label === against ? "agree" : "differ";
     item.root.dataset.state = state;
     this.#lines[index].dataset.state = state;
-    item.said.textContent = known && state === "differ" ? (view.label ?? "no label") : "";
-    item.caption.textContent = `${view.caption}: ${known ? `says ${view.label ?? "nothing"}, ` : ""}`;
-    item.root.title = known ? `${view.caption}: ${view.label ?? "no label"}` : view.caption;
-    item.root.setAttribute("aria-label", item.root.title);
+    item.said.textContent = known && state === "differ" ? plain(view.label ?? "no label") : "";
+    item.button.title = told(view);
+    item.button.setAttribute("aria-label", item.button.title);
   }
 }

@@ -4,7 +4,7 @@ import { reliability } from "./api.js";
 import { percent } from "./dial.js";
 
 const byId = (id) => document.getElementById(id);
-const COLUMNS = { accuracy: "accuracy", ece: "ECE", auroc: "AUROC", brier: "Brier" };
+const COLUMNS = { accuracy: "acc.", ece: "ECE", auroc: "AUROC", brier: "Brier" };
 
 function make(name, text = "") {
   const made = document.createElement(name);
@@ -14,7 +14,7 @@ function make(name, text = "") {
 
 function cell(figure) {
   const made = make("td", figure?.value == null ? "–" : figure.value.toFixed(3));
-  if (figure?.low != null) made.append(make("br"), make("small", `${figure.low.toFixed(3)}–${figure.high.toFixed(3)}`));
+  if (figure?.low != null) made.append(" ", make("small", `${figure.low.toFixed(3)}–${figure.high.toFixed(3)}`));
   return made;
 }
 
@@ -41,6 +41,30 @@ function heading(text) {
   const made = make("th", text);
   made.scope = "col";
   return made;
+}
+
+/** The promise about accepted answers in words of everyday life. */
+export function odds({ max_error, claims }) {
+  if (typeof max_error !== "number") return `Of the answers accepted like this, ${claims.join(", and ")}.`;
+  const inverse = 1 / max_error;
+  const share = Math.abs(inverse - Math.round(inverse)) < 0.01 * inverse ? `1 in ${Math.round(inverse)} is` : `${+(100 * max_error).toFixed(1)} in 100 are`;
+  return `Of the answers accepted like this, at most ${share} wrong.`;
+}
+
+function plainly(profile) {
+  const { threshold, claims, pictures, tags } = profile;
+  if (tags || !claims.length || threshold === null) return "Check its answers yourself: none is accepted without you";
+  if (!pictures) return "Nothing is known yet about how often it is right";
+  return odds(profile).replace(" like this", "").slice(0, -1);
+}
+
+function plainlyMore({ basis, pictures, unfamiliar, threshold, tags }) {
+  return [
+    basis === "estimate" && "This is expected, not guaranteed.",
+    pictures && `It learned how far to trust the classifier from ${pictures.toLocaleString("en")} pictures to which people gave the right answer.`,
+    threshold !== null && !tags && `Answers from ${percent(threshold)} on are accepted; the others are for you to check.`,
+    unfamiliar === "review" && "A picture unlike those is never accepted.",
+  ].filter(Boolean).join(" ");
 }
 
 export function guarantee({ threshold, claims, basis, labels_missing, pictures, tags }) {
@@ -89,6 +113,8 @@ function showDrift(drift) {
 }
 
 export async function showTrust(profile) {
+  byId("plainly").textContent = plainly(profile);
+  byId("plainly-more").textContent = plainlyMore(profile);
   byId("guarantee").textContent = guarantee(profile);
   byId("basis").textContent = basis(profile);
   for (const card of [byId("figure"), byId("results").closest(".card")]) card.hidden = !profile.pictures;
