@@ -52,7 +52,7 @@ async function asked(work) {
       return await work();
     } catch (error) {
       if (!(error instanceof Refused) || error.status !== 401) throw error;
-      await askToken();
+      await askToken(error);
     }
   }
 }

@@ -18,15 +18,12 @@ export function keepToken(token, remember = false) {
   if (remember) sessionStorage.removeItem(KEY);
 }
 
-function keptToken() {
+export function keptToken() {
   return sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY);
 }
 
-/** Forget the token; whether there was one. */
 export function forgetToken() {
-  const known = keptToken() !== null;
   for (const storage of [sessionStorage, localStorage]) storage.removeItem(KEY);
-  return known;
 }
 
 // A link may carry a token behind the #, which no browser sends to a server; it does not stay in the address bar.
@@ -36,8 +33,7 @@ if (given) {
   history.replaceState(null, "", location.pathname + location.search);
 }
 
-function headers(more = {}) {
-  const token = keptToken();
+function headers(token, more = {}) {
   return token ? { ...more, authorization: `Bearer ${token}` } : more;
 }
 
@@ -47,14 +43,15 @@ async function refused(response) {
 }
 
 export async function send(path, options = {}) {
+  const token = keptToken();
   let response;
   try {
-    response = await fetch(path, { ...options, headers: headers(options.headers), credentials: "omit" });
+    response = await fetch(path, { ...options, headers: headers(token, options.headers), credentials: "omit" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Refused({ status: 0, code: "network", detail: "The service cannot be reached. Are you in its network, and is it running?" });
   }
-  if (!response.ok) throw await refused(response);
+  if (!response.ok) throw Object.assign(await refused(response), { token });
   return response;
 }
 

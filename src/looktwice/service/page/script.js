@@ -46,7 +46,7 @@ async function next() {
   } catch (error) {
     if (error.status === 401) {
       queue.unshift(files);
-      await askToken();
+      await askToken(error);
       await begin();
     } else fail(look, error);
   }
@@ -374,7 +374,7 @@ async function begin() {
     await Promise.all([showTrust(profile), byId("samples").hidden && offerSamples()]);
   } catch (error) {
     if (error.status !== 401) return complain(error.message);
-    await askToken();
+    await askToken(error);
     return begin();
   }
 }

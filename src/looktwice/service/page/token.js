@@ -1,6 +1,6 @@
 // Ask for the access token where the service needs one.
 
-import { forgetToken, keepToken } from "./api.js";
+import { forgetToken, keepToken, keptToken } from "./api.js";
 
 const DIALOG = `
   <form method="dialog">
@@ -19,10 +19,14 @@ const DIALOG = `
 
 let asking = null;
 
-/** Resolves once a token is entered; a token that the service has just refused is forgotten, and named as wrong. */
-export function askToken() {
-  asking ??= answered(forgetToken()).finally(() => (asking = null));
-  return asking;
+/** Resolves once there is another token than the one that was refused, which is forgotten and named as wrong. */
+export async function askToken({ token }) {
+  if (!asking) {
+    if (keptToken() !== token) return;
+    forgetToken();
+    asking = answered(token !== null).finally(() => (asking = null));
+  }
+  await asking;
 }
 
 function answered(wrong) {
