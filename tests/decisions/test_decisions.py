@@ -113,11 +113,23 @@ def test_the_most_errors_that_still_pass_are_found_exactly() -> None:
     assert (risk._binomial(most + 1, asked, 0.02) > 0.05).all()
 
 
-def test_a_plan_without_errors_is_the_exact_test_of_one_unseen_error_for_one_share_of_the_risk() -> None:
+def test_a_plan_without_errors_is_the_exact_test_for_one_share_of_the_risk() -> None:
     share = 0.05 / (len(risk.STARTS) + 1)
-    exact = next(n for n in itertools.count(1) if binom.cdf(risk.UNSEEN, n, 0.02) <= share)
+    exact = next(n for n in itertools.count(1) if binom.cdf(0, n, 0.02) <= share)
     assert exact <= risk.labels_needed(0.02) <= 1.02 * exact
     assert risk.labels_needed(0.02, coverage=0.5) == pytest.approx(2 * risk.labels_needed(0.02), abs=2)
+
+
+@given(seed=st.integers(0, 1000), groups=st.integers(1, 6))
+def test_a_threshold_counts_all_wrong_answers_that_share_a_confidence_in_use(seed: int, groups: int) -> None:
+    rng = np.random.default_rng(seed)
+    final = rng.random(groups)[rng.integers(0, groups, 60)]
+    held_out, correct = np.clip(final + rng.normal(0, 0.05, 60), 0, 1), rng.random(60) < 0.7
+    counted = risk.counted_confidence(held_out, final, correct)
+    shared = np.bincount(np.unique(final, return_inverse=True)[1])[np.unique(final, return_inverse=True)[1]] > 1
+    for threshold in held_out:
+        in_use = final >= threshold
+        assert (counted >= threshold)[in_use & shared & ~correct].all()
 
 
 def test_a_plan_is_enough_as_often_as_it_says() -> None:

@@ -29,8 +29,6 @@ STARTS = (0.25, 1.0, 2.0)
 """The candidates of `threshold` that have a share of the risk, as multiples of the allowed error; and zero."""
 STEPS = 16
 """The number of candidates between an allowed error and its double."""
-UNSEEN = 1
-"""Additional wrong answers that are assumed: the final calibrator differs slightly from those of the folds."""
 SHARES = {"max_error": 0.02, "max_miss": 0.02, "level": 0.95, "coverage": 0.9, "power": 0.8, "alpha": 0.01}
 
 Basis = Literal["guarantee", "estimate"]
@@ -98,6 +96,18 @@ def claims(
         if claim.kind == "miss" and claim.label == ANY:
             raise DataError("max_miss is about one class; name it, such as unsafe=0.02", code="option-invalid")
     return tuple(simultaneous)
+
+
+def counted_confidence(held_out: Floats, final: Floats, correct: Bools) -> Floats:
+    """(n,): the confidence at which claims count each labelled answer, from held-out folds and the final calibrator.
+
+    The final calibrator gives the same confidence to all pictures with the same answers, but each fold a slightly
+    different one: a threshold between them would count only some of these pictures, although all are accepted in use.
+    They count at the mean of the folds, and wrong ones at least at the final confidence.
+    """
+    _, group, size = np.unique(np.round(final, 6), return_inverse=True, return_counts=True)
+    mean = (np.bincount(group, held_out) / size)[group]
+    return np.where(correct | (size[group] == 1), mean, np.maximum(mean, final))
 
 
 def level_of_each(level: float, claims: int) -> float:
@@ -195,7 +205,7 @@ def threshold(
     check_share("max_error", max_error)
     check_share("level", level)
     levels, shares = _candidates(max_error)
-    accepted, wrong = _above(confidence, levels), _above(confidence[~correct], levels) + UNSEEN
+    accepted, wrong = _above(confidence, levels), _above(confidence[~correct], levels)
     surprise = _binomial(wrong, accepted, max_error)
     best, budget = None, 0.0
     for candidate, p, share in zip(levels.tolist(), surprise.tolist(), shares.tolist(), strict=True):
@@ -217,7 +227,7 @@ def miss_threshold(missed: Floats, true: int, max_miss: float, level: float = 0.
     check_share("level", level)
     if not true:
         return None
-    allowed = int(_critical(np.array([float(true)]), max_miss, 1.0 - level)[0]) - UNSEEN
+    allowed = int(_critical(np.array([float(true)]), max_miss, 1.0 - level)[0])
     return None if allowed < 0 else _beyond(missed, allowed)
 
 
@@ -297,7 +307,7 @@ def labels_needed(
             f"coverage is {coverage:g}; give a share of the pictures above 0 and up to 1", code="option-invalid"
         )
     accepted = np.unique(np.geomspace(1.0, 1e9, 2100).round())
-    allowed = _critical(accepted, max_error, (1.0 - level) / tests) - UNSEEN
+    allowed = _critical(accepted, max_error, (1.0 - level) / tests)
     success = np.where(allowed >= 0, _binomial(np.maximum(allowed, 0), accepted, expected_error), 0.0)
     enough = success >= power
     if not enough.any():

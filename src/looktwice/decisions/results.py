@@ -133,9 +133,10 @@ def results_text(title: str, results: Sequence[Result]) -> str:
 
 
 class HeldOut(Part):
-    """The held-out confidence of each labelled picture, and whether its answer was right."""
+    """The confidence of each labelled picture on held-out folds, and whether its answer was right."""
 
     confidence: tuple[Share, ...]
+    """The confidence at which guarantees count the answer."""
     correct: tuple[bool, ...]
     true_probability: tuple[Share, ...] = ()
     """The probability of the true option; all labels that were not returned are one option."""
@@ -152,15 +153,18 @@ class HeldOut(Part):
         """Combine the outcomes of cross-validation and of the final calibrator, as the basis of guarantees.
 
         Many pictures have the same answers and thus the same probability of the truth, which varies slightly between
-        folds. The worse one is used, so that such variations do not exclude a tenth of the pictures from their sets.
+        folds. The worse one is used, so that such variations do not exclude a tenth of the pictures from their sets;
+        for confidences, see `counted_confidence`. Rounding goes the same way, so that a threshold above one of these
+        numbers is also above the unrounded one.
         Pictures about which no chosen source has an answer are left out, since they are not scored in use.
         """
         answered = held_out.label >= 0
         held_out, final = held_out.of_rows(answered), final.of_rows(answered)
         through = np.ceil(np.maximum(held_out.through, final.through) * 1e6 - 1e-3) / 1e6
+        counted = risk.counted_confidence(held_out.confidence, final.confidence, held_out.correct)
         true_probability = np.floor(np.minimum(held_out.true_probability, final.true_probability) * 1e6) / 1e6
         return cls(
-            confidence=tuple(np.round(held_out.confidence, 6).tolist()),
+            confidence=tuple(np.minimum(np.ceil(counted * 1e6) / 1e6, 1.0).tolist()),
             correct=tuple(held_out.correct.tolist()),
             true_probability=tuple(true_probability.tolist()),
             through=tuple(np.minimum(through, 1.0).tolist()),

@@ -22,6 +22,7 @@ from looktwice.calibration import (
     check_truths,
     folds,
     metrics,
+    risk,
 )
 from looktwice.decisions import collecting
 from looktwice.decisions.collecting import Collected, OnCollected
@@ -156,8 +157,9 @@ def taught(profile: Profile, collected: Collected, fit: Fit) -> Profile:
     """The profile with a jury, and with guarantees and references of drift, from these answers and truths alone."""
     votes, described = collected.labelled(), collected.described()
     labelled = labelled_tags(votes, profile)
-    probability = np.round(held_out(labelled, fit), 6)
-    jury = TypeAdapter(TagJury).dump_python(fit(labelled), mode="json")
+    fitted = fit(labelled)
+    probability = np.round(counted_probability(labelled, held_out(labelled, fit), fitted.probability(labelled)), 6)
+    jury = TypeAdapter(TagJury).dump_python(fitted, mode="json")
     base = [tag_bin(votes.vocabulary[code]) if code >= 0 else 0 for code in votes.base.tolist()]
     return profile.model_copy(
         update={
@@ -210,6 +212,15 @@ def held_out(labelled: LabelledTagVotes, fit: Fit) -> Floats:
         rows = np.flatnonzero(fold == number)
         probability[rows] = jury.probability(labelled.take(rows))
     return probability
+
+
+def counted_probability(labelled: LabelledTagVotes, held_out: Floats, final: Floats) -> Floats:
+    """(n, T): the probability at which claims count each tag of each labelled picture; see `counted_confidence`."""
+    present = held_out >= 0.5
+    sure, sure_in_use = (np.where(present, p, 1.0 - p) for p in (held_out, final))
+    counted = risk.counted_confidence(sure.ravel(), sure_in_use.ravel(), (present == labelled.truths).ravel())
+    counted = counted.reshape(present.shape)
+    return np.where(present, counted, 1.0 - counted)
 
 
 # How good they are ---------------------------------------------------------------------------------------------------
