@@ -22,7 +22,7 @@ from scipy.optimize import isotonic_regression
 from experiments.collected import SHARED
 from experiments.evaluation import ece_by_chance
 from experiments.writing import fill, write
-from looktwice.calibration import crossfit, risk
+from looktwice.calibration import crossfit
 from looktwice.calibration.calibrators import Calibrator
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.distribution import Distribution
@@ -30,6 +30,7 @@ from looktwice.calibration.evidence import Evidence, Floats, Row
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.shares import Constant, _logistic
 from looktwice.calibration.votes import LabelledVotes, Votes
+from looktwice.decisions.results import HeldOut
 from looktwice.errors import DataError
 
 ANSWERS = SHARED / "answers"
@@ -259,9 +260,10 @@ def second_look(splits: int) -> Iterator[Line]:
 def accepted(votes: LabelledVotes, max_error: float, seed: int) -> NDArray[np.bool_]:
     """Which answers about the test pictures above the threshold of a split are right."""
     fit, test = split(len(votes), seed)
-    folds = crossfit.cross_fit(Jury(), votes.take(fit))
-    least = risk.threshold(folds.confidence, folds.correct, max_error)
-    outcome = crossfit.outcome(Jury().fit(votes.take(fit)), votes.take(test))
+    jury = Jury().fit(votes.take(fit))
+    rests = HeldOut.of(crossfit.cross_fit(Jury(), votes.take(fit)), crossfit.outcome(jury, votes.take(fit)))
+    least = rests.threshold(max_error)
+    outcome = crossfit.outcome(jury, votes.take(test))
     return outcome.correct[outcome.confidence >= (np.inf if least is None else least)]
 
 
