@@ -13,7 +13,7 @@ Prices. Saints: dollars for 1,000 questions of 1,000 tokens in and 50 out, by th
 out (per million tokens: gemini-2.5-flash-lite .10 and .40, 2.5-flash .30 and 2.50, 3-flash-preview .50 and 3.00,
 3.1-pro-preview 2.00 and 12.00, gpt-4o 2.50 and 10.00). Faces: dollars for 10,000, as the authors of FrugalML give them
 (Google 15, Face++ 5, Microsoft 10, the open network .01); GPT-4V 50 (gpt-4-vision-preview, 10 and 30 per million
-tokens, 400 in and 35 out).
+tokens, 400 in and 35 out). Local networks: millions of multiplications and additions for a picture, as published.
 
 Methods: each single model; the best of them on the labelled pictures; all in order of price with one threshold of
 confidence, chosen as ours is; agreement (the two cheapest agree, else the most expensive is asked and believed);
@@ -42,10 +42,13 @@ from scipy.stats import binom
 
 from experiments import general
 from experiments.closed import emotions, rows_of
+from experiments.collected import MODELS, logits
+from experiments.models import log_probabilities
 from experiments.writing import Row, merge
-from looktwice.calibration import risk
+from looktwice.calibration import crossfit
 from looktwice.calibration.evidence import MISSING, UNLISTED, Bools, Evidence, Floats, Places
 from looktwice.calibration.votes import LabelledVotes, Votes
+from looktwice.decisions.results import HeldOut
 from looktwice.decisions.sequence import (
     LEVELS,
     NEVER,
@@ -78,6 +81,8 @@ SAINTS = {
 """Dollars per million tokens in and out."""
 FACES = {"open_cnn": 0.01, "facepp": 5.0, "microsoft": 10.0, "google": 15.0}
 GPT = 50.0
+CIFAR = {"resnet8": 12.5, "resnet20": 41.0, "resnet32": 69.0}
+PHOTOS = {"mobilenetv2": 300.0, "efficientnet": 407.0}
 OURS, BEST, RANDOM, ORACLE = "ours", "best single", "random escalation", "oracle"
 
 
@@ -139,6 +144,19 @@ def faces_with_gpt() -> Pool:
     listed = np.where(np.isnan(scores), UNLISTED, votes.answers()).astype(np.int32)
     votes = replace(votes, evidence=Evidence(listed[:, :, None], scores[:, :, None]))
     return Pool("rafdb with GPT-4V", votes, _sources({**FACES, "gpt4v": GPT}, [*FACES.values(), GPT]))
+
+
+def local(name: str, millions: dict[str, float]) -> Pool:
+    """Networks about the same pictures, with the probability of their label; the price is the work of one answer."""
+    outputs = [log_probabilities(logits(MODELS[model])) for model in millions]
+    model = MODELS[next(iter(millions))]
+    labels = np.stack([output.argmax(axis=1) for output in outputs], axis=1).astype(np.int32)
+    scores = np.exp(np.stack([output.max(axis=1) for output in outputs], axis=1)).astype(np.float32)
+    names, panel = tuple(picture.name for picture in model.pictures), tuple(millions)[1:]
+    evidence = Evidence(labels[:, :, None], scores[:, :, None])
+    votes = Votes(names, panel, model.labels, labels[:, 0], labels[:, 1:], len(model.labels), evidence=evidence)
+    truths = [str(picture.truth) for picture in model.pictures]
+    return Pool(name, votes.labelled(truths), _sources(millions, millions.values()))
 
 
 def embedded(folder: Path) -> Pool:
@@ -411,12 +429,15 @@ def accepted(pool: Pool, seed: int) -> dict[float, Kept]:
     """What was accepted on the tested pictures of a split, for each allowed error."""
     train, test = (pool.votes.take(rows) for rows in pool.split(seed))
     fitted = find(candidates(train, pool.sources))
-    _, votes = fitted.sequence.follow(fitted.calibrator, test.of_sources(fitted.places))
+    followed, votes = (
+        fitted.sequence.follow(fitted.calibrator, part.of_sources(fitted.places))[1] for part in (train, test)
+    )
+    rests = HeldOut.of(fitted.outcome, crossfit.outcome(fitted.calibrator, followed))
     confidence, right = fitted.calibrator.confidence(votes), fitted.calibrator.predict(votes) == votes.truths
     found = {}
     for error in ERRORS:
-        least = risk.threshold(fitted.outcome.confidence, fitted.outcome.correct, error, LEVEL)
-        taken = confidence >= (risk.NEVER if least is None else least)
+        least = rests.threshold(error, LEVEL)
+        taken = confidence >= (np.inf if least is None else least)
         counts = int((~right[taken]).sum()), int(taken.sum()), len(taken)
         best = hindsight(confidence, right, error), power(confidence, right, error, pool.labelled)
         found[error] = Kept(least is not None, *counts, *best)
@@ -451,6 +472,8 @@ PAIRS: dict[str, Callable[[], Pool]] = {
     "ferplus": lambda: faces("ferplus").under([0, 2]),
     "ArtDL, 1,000 labels": lambda: replace(PAIRS["ArtDL"](), name="ArtDL, 1,000 labels", labelled=1000),
     "ferplus, 1,000 labels": lambda: replace(PAIRS["ferplus"](), name="ferplus, 1,000 labels", labelled=1000),
+    "CIFAR-10": lambda: local("CIFAR-10", CIFAR).under([0, 2]),
+    "CIFAR-10, 1,000 labels": lambda: replace(PAIRS["CIFAR-10"](), name="CIFAR-10, 1,000 labels", labelled=1000),
 }
 """Two classifiers each: the cheapest and the one that is right most often."""
 POOLS: dict[str, Callable[[], Pool]] = {
@@ -461,6 +484,8 @@ POOLS: dict[str, Callable[[], Pool]] = {
     "rafdb": partial(faces, "rafdb"),
     "expw": partial(faces, "expw"),
     "rafdb with GPT-4V": faces_with_gpt,
+    "CIFAR-10": lambda: local("CIFAR-10", CIFAR),
+    "photos": lambda: local("photos", PHOTOS),
 }
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.errors import coded
 
-from looktwice.calibration.borrow import DIFFERENCES, _posterior, fit_towards
+from looktwice.calibration.borrow import DIFFERENCES, Pupil, _posterior, fit_towards
 from looktwice.calibration.evidence import Floats
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.logit import losses
@@ -83,6 +85,16 @@ def test_fifty_labels_help_more_with_a_prior_than_without_and_do_it_no_harm(prio
     alone = np.mean([loss(Jury().fit(some), test) for some in few])
     assert taught < alone - 0.005
     assert taught < loss(prior, test) + 0.002
+
+
+def test_pictures_unlike_those_of_the_prior_are_fitted_without_it_where_that_is_better(prior: Jury) -> None:
+    wrong = replace(prior, weights=(8.0,) * 6, log_votes=8.0)
+    test, some = world(2000, seed=6, hardness=2.5), world(60, seed=12, hardness=2.5)
+    kept, changed = Pupil(wrong).fit(some).jury, Pupil(wrong, changed=True).fit(some).jury
+    assert loss(changed, test) < loss(kept, test) - 0.02
+    assert changed == Jury().fit(some)
+    alike = world(60, seed=13)
+    assert Pupil(prior, changed=True).fit(alike) == replace(Pupil(prior).fit(alike), changed=True)
 
 
 def test_a_jury_that_was_taught_knows_how_uncertain_it_is(prior: Jury) -> None:

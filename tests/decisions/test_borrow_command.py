@@ -11,7 +11,7 @@ from support.serving import clothes, serving
 from support.workshop import run
 
 import looktwice
-from looktwice.calibration.borrow import Pupil, fit_towards
+from looktwice.calibration.borrow import Pupil
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.storage import load
 from looktwice.calibration.votes import LabelledVotes
@@ -69,7 +69,7 @@ def test_labels_move_the_jury_and_tell_how_good_it_is(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     saved = load(folder / "votes.npz")
     assert isinstance(saved, LabelledVotes)
-    expected = fit_towards(jury(folder / "open.json"), saved)
+    expected = Pupil(jury(folder / "open.json")).fit(saved).jury
     assert jury(folder / "taught.json").weights == pytest.approx(expected.weights)
     assert expected.weights != pytest.approx(jury(folder / "open.json").weights)
     done = run("report", "-p", "taught.json", "--votes", "votes.npz", cwd=folder)

@@ -275,11 +275,9 @@ def test_pictures_that_taught_are_judged_by_calibrators_that_have_not_seen_them(
         judged = judge(inputs(taught, profile))
         assert judged is not None
         assert judged.taught
-        assert judged.outcome is not None
-        assert tuple(judged.outcome.correct.tolist()) == profile.held_out.correct
+        np.testing.assert_allclose(judged.confidence, profile.held_out.confidence, atol=1e-3)
         assert not np.allclose(judged.confidence, profile.restored_calibrator().confidence(taught.votes), atol=1e-3)
         evidence = weigh(inputs(taught, profile), judged)
-        assert tuple(evidence.confidence.tolist()) == profile.held_out.confidence
         assert evidence.source.startswith("300 pictures")
 
 

@@ -5,7 +5,7 @@
 'probit'
 """
 
-from looktwice.calibration.borrow import Pupil, fit_towards
+from looktwice.calibration.borrow import Pupil
 from looktwice.calibration.calibrators import Calibrator, dump, register
 from looktwice.calibration.crossfit import (
     FOLDS,

@@ -9,21 +9,26 @@ the weights little, and many determine them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Self
 
 import numpy as np
 
+from looktwice.calibration.confusion import learn_confusion
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.evidence import Codes, Floats
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.logit import Patterns, PenalisedLoss
+from looktwice.calibration.logit import Patterns, PenalisedLoss, folds
 from looktwice.calibration.options import tabulate
 from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
 
 DIFFERENCES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 """The values of τ that are averaged over."""
+FEWEST_COMPARED = 10
+"""The number of labelled pictures from which the fit is compared with one without prior."""
 
 
 def fit_towards(prior: Jury, labelled: LabelledVotes) -> Jury:
@@ -51,10 +56,22 @@ class Pupil:
 
     name: ClassVar[str] = "borrowed jury"
     jury: Jury
+    changed: bool = False
+    """Whether the pictures may be unlike those of the prior, as after a drift alarm."""
 
     def fit(self, labelled: LabelledVotes) -> Self:
-        """The calibrator fitted on these pictures; few of them change it little."""
-        return replace(self, jury=fit_towards(self.jury, labelled))
+        """The jury fitted towards the prior; if the pictures changed, without it where that is better.
+
+        The better fit has the lower log loss on held-out folds.
+        """
+        fits = [self._towards_prior, Jury(ballot=self.jury.ballot).fit]
+        compared = self.changed and len(labelled) >= FEWEST_COMPARED
+        best = min(fits, key=partial(held_out_log_loss, labelled)) if compared else fits[0]
+        return replace(self, jury=best(labelled))
+
+    def _towards_prior(self, labelled: LabelledVotes) -> Jury:
+        confusion = learn_confusion(labelled, partial(fit_towards, self.jury))
+        return replace(fit_towards(self.jury, labelled), confusion=confusion)
 
     def predict(self, votes: Votes) -> Codes:
         """(n,): the predicted label."""
@@ -71,6 +88,16 @@ class Pupil:
     def distribution(self, votes: Votes) -> Distribution:
         """The probability of every label."""
         return self.jury.distribution(votes)
+
+
+def held_out_log_loss(labelled: LabelledVotes, fit: Callable[[LabelledVotes], Jury]) -> float:
+    """The mean log loss on held-out folds."""
+    fold, loss = folds(len(labelled)), np.zeros(len(labelled))
+    for part in range(int(fold.max()) + 1):
+        rest, rows = labelled.take(np.flatnonzero(fold != part)), np.flatnonzero(fold == part)
+        tested = labelled.take(rows)
+        loss[rows] = fit(rest).distribution(tested).nll(tested.truths)
+    return float(loss.mean())
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,6 @@ from looktwice.calibration import (
     crossfit,
     dump,
     first_scored,
-    fit_towards,
     metrics,
     useless,
 )
@@ -349,10 +348,13 @@ def jury_of(teacher: Profile) -> Jury:
 
 
 def taught(teacher: Profile, collected: Collected, description: str) -> Profile:
-    """A jury fitted with another's weights as the prior, evaluated by 5-fold cross-validation."""
-    prior = jury_of(teacher)
-    profile = learn(collected, Pupil(prior), description)
-    return profile.model_copy(update={"calibrator": dump(fit_towards(prior, collected.labelled()))})
+    """A jury fitted with the teacher's weights as the prior, evaluated by 5-fold cross-validation.
+
+    If the teacher is of the same classifier, the pictures changed, and the prior is used only if it helps.
+    """
+    pupil = Pupil(jury_of(teacher), changed=teacher.fingerprint == collected.fingerprint)
+    profile = learn(collected, pupil, description)
+    return profile.model_copy(update={"calibrator": dump(pupil.fit(collected.labelled()).jury)})
 
 
 def untaught(teacher: Profile, classifier: AnyClassifier, description: str, seed: int) -> Profile:
