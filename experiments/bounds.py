@@ -89,7 +89,7 @@ def faces(votes: LabelledVotes, splits: int) -> list[Trial]:
     for seed in range(splits):
         fit, test = split(len(votes), seed, LABELS)
         labelled, jury = votes.take(fit), Jury().fit(votes.take(fit))
-        rests = HeldOut.of(crossfit.cross_fit(Jury(), labelled), crossfit.outcome(jury, labelled))
+        rests = HeldOut.combine(crossfit.cross_fit(Jury(), labelled), crossfit.outcome(jury, labelled))
         seen = crossfit.outcome(jury, votes.take(test))
         tested = Answers(seen.confidence, words[seen.label], words[seen.truth])
         trials.append(Trial(rests.answers(votes.vocabulary), tested))

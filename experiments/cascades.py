@@ -432,7 +432,7 @@ def accepted(pool: Pool, seed: int) -> dict[float, Kept]:
     followed, votes = (
         fitted.sequence.follow(fitted.calibrator, part.of_sources(fitted.places))[1] for part in (train, test)
     )
-    rests = HeldOut.of(fitted.outcome, crossfit.outcome(fitted.calibrator, followed))
+    rests = HeldOut.combine(fitted.outcome, crossfit.outcome(fitted.calibrator, followed))
     confidence, right = fitted.calibrator.confidence(votes), fitted.calibrator.predict(votes) == votes.truths
     found = {}
     for error in ERRORS:

@@ -261,7 +261,7 @@ def accepted(votes: LabelledVotes, max_error: float, seed: int) -> NDArray[np.bo
     """Which answers about the test pictures above the threshold of a split are right."""
     fit, test = split(len(votes), seed)
     jury = Jury().fit(votes.take(fit))
-    rests = HeldOut.of(crossfit.cross_fit(Jury(), votes.take(fit)), crossfit.outcome(jury, votes.take(fit)))
+    rests = HeldOut.combine(crossfit.cross_fit(Jury(), votes.take(fit)), crossfit.outcome(jury, votes.take(fit)))
     least = rests.threshold(max_error)
     outcome = crossfit.outcome(jury, votes.take(test))
     return outcome.correct[outcome.confidence >= (np.inf if least is None else least)]
