@@ -109,20 +109,22 @@ def print_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode() + "\n")
 
 
-def show_estimate(total: Estimate, ledger: str | None, as_json: bool) -> None:
-    """Describe the queries and cost of a run, given the answers in this ledger."""
+def show_estimate(total: Estimate, ledger: str | None, as_json: bool, expected: float | None = None) -> None:
+    """Describe the queries and cost of a run, given the answers in this ledger; `expected` if asking stops early."""
     if as_json:
-        print_json({**asdict(total), "ledger": ledger})
+        print_json({**asdict(total), "ledger": ledger, "expected": expected})
         return
     hours = "" if total.seconds is None else f", at least {total.seconds / 3600:.1f} hours at the allowed rate"
     unknown = " How long they take is not known before the first ones; then the run says." if not hours else ""
     unfamiliar = f" and {total.unfamiliar} unlike the labelled ones" if total.unfamiliar else ""
     tokens = f", about {total.input_tokens:,} + {total.output_tokens:,} tokens" if total.input_tokens else ""
     most = f" (at most {total.most_micros / 1e6:.4f})" if total.input_tokens else ""
+    cost = f"{total.micros / 1e6:.4f}{most}"
+    cost = cost if expected is None else f"at most {cost}, about {expected:.4f} expected"
     say(
         f"{total.pictures:,} pictures, {total.unreadable:,} of them unreadable{unfamiliar}: {total.questions:,} queries"
         f", {total.hits:,} of them already in the ledger. "
-        f"The other {total.queries:,} cost {total.micros / 1e6:.4f}{most}{tokens}{hours}.{unknown}"
+        f"The other {total.queries:,} cost {cost}{tokens}{hours}.{unknown}"
     )
     say(f"Query about the largest picture: {total.width} x {total.height} px{taking(total.question_bytes)}.")
     say(f"Nothing was sent. Ledger: {safe(ledger or 'none')}")
@@ -153,14 +155,35 @@ def estimate(
 ) -> None:
     """Print the cost of asking about these pictures, without sending anything; stopping early may reduce it."""
 
-    async def work() -> Estimate:
+    async def work() -> tuple[Estimate, int | None]:
         async with model:
             views = panel() if callable(panel) else panel
-            return await model.estimate(pictures, decide or DecisionOptions(), views=views)
+            total = await model.estimate(pictures, decide or DecisionOptions(), views=views)
+            return total, model.engine.money_left()
 
-    show_estimate(runs.run(work), model.ledger_name(), output.json)
+    total, left = runs.run(work)
+    expected = expected_cost(total, model.fitted(), decide) if panel is None and decide else None
+    show_estimate(total, model.ledger_name(), output.json, expected)
+    needed = total.micros if expected is None else round(1e6 * expected)
+    if left is not None and needed > left:
+        say(f"[yellow]The budget does not cover this:[/yellow] {left / 1e6:.4f} of {needed / 1e6:.4f} is left.")
+    elif total.remaining is not None and total.queries > total.remaining and expected is None:
+        say(f"[yellow]The budget does not cover this:[/yellow] it has about {total.remaining:,} queries left.")
     if (places := model.sends_to()) and not output.json:
         say(f"Pictures would go to {safe(', '.join(places))}")
+
+
+def expected_cost(total: Estimate, profile: Profile, decide: DecisionOptions) -> float | None:
+    """The expected cost of the queries that are not stored, if asking stops early; None if it does not."""
+    if decide.all or profile.kind == "tags" or not total.micros:
+        return None
+    stopping = profile.within(decide.max_price, decide.max_queries)
+    if stopping is None:
+        return None
+    most = total.micros / 1e6
+    if profile.others:
+        return min(most, stopping.price * total.pictures * total.queries / total.questions)
+    return most * stopping.queries / (1 + len(stopping.views()))
 
 
 @asynccontextmanager

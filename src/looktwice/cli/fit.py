@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -79,7 +80,7 @@ from looktwice.model import (
 from looktwice.report import ReportInputs, write as write_report
 
 POINTS = 10
-"""About how many points of the frontier are printed, besides single classifiers and the chosen point."""
+"""About how many points of the frontier are printed, besides those without views and the chosen point."""
 SEVERAL, MANY = 3, 0.2
 """The number of pictures of one label, and the share of all, that a classifier is unlikely to get wrong every time."""
 FIXED = (
@@ -323,11 +324,12 @@ def show_profile(profile: Profile, out: Path, advice: list[str], pilot: int = 0)
 def frontier_table(profile: Profile) -> Table:
     """The frontier of error against price, with the chosen point."""
     shown = table(
-        "Worth their price, on held-out pictures", "asked", "queries", "per 1,000", COLUMNS["brier"], "to buy"
+        "Worth their price, on held-out pictures", "asked", "queries", "price of 1,000", COLUMNS["brier"], "to buy"
     )
     step = 1 + len(profile.frontier) // POINTS
     for place, point in enumerate(profile.frontier):
-        if place % step and not point.chosen and len(point.sources) > 1:
+        views = any(not source.endswith("@base") for source in point.sources[1:])
+        if place % step and not point.chosen and views:
             continue
         mark, style = (" ◀ chosen", "bold") if point.chosen else ("", None)
         brier = f"{point.brier.value or 0:.3f}"
@@ -339,14 +341,17 @@ def frontier_table(profile: Profile) -> Table:
             brier,
             f"{point.to_buy:,}" if point.to_buy else "",
         )
-        shown.add_row(safe(_named(point.sources)) + mark, *cells, style=style)
+        shown.add_row(safe(_named(point.sources, point.enough)) + mark, *cells, style=style)
     return shown
 
 
-def _named(sources: Sequence[str]) -> str:
-    """Summarise the sources of a point: the first two, and the number of others."""
-    listed = ", then ".join(sources[:2])
-    return f"{listed} and {len(sources) - 2} more" if len(sources) > 2 else listed
+def _named(sources: Sequence[str], enough: Sequence[float]) -> str:
+    """Summarise a point: the number of queries to each classifier in turn, and the confidence at which they end."""
+    names = [source.rpartition("@")[0] for source in sources]
+    groups = [(name, list(group)) for name, group in groupby(range(len(names)), key=names.__getitem__)]
+    turns = [sources[group[0]] if len(group) == 1 else f"{name} ×{len(group)}".strip() for name, group in groups]
+    level = min(enough, default=1.0)
+    return ", then ".join(turns) + (f", until {level:.3f} sure" if level < 1.0 else "")
 
 
 def tell_mismatch(labelled: LabelledVotes) -> None:

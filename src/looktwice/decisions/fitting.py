@@ -41,6 +41,7 @@ from looktwice.decisions.sequence import (
     Choice,
     Expected,
     HeldOutJuries,
+    Point,
     SelectedSequence,
     Source,
     candidates,
@@ -139,10 +140,17 @@ def learn_sequence(
 
 
 def points_shown(selected: SelectedSequence) -> tuple[FrontierPoint, ...]:
-    """The frontier, cheapest first, with each classifier alone and all sources without stopping for comparison."""
+    """The frontier, cheapest first; for comparison each classifier alone, the first and another one where it doubts,
+    and all sources without stopping."""
     fixed = [point for point in selected.points if min(point.sequence.enough, default=NEVER) >= NEVER]
     longest = max(len(point.sequence.sources) for point in fixed)
     beside = [point for point in fixed if len(point.sequence.sources) in (1, longest)]
+    pairs: dict[tuple[Source, ...], list[Point]] = {}
+    for point in selected.points:
+        first, *others = point.sequence.sources
+        if first == selected.held.sources[0] and [each.view for each in others] == [BASE]:
+            pairs.setdefault(point.sequence.sources, []).append(point)
+    beside += [choose(points) for points in pairs.values()]
     shown = {point.sequence: point for point in (*beside, *frontier(selected.points), selected.point)}
     return tuple(
         FrontierPoint.from_point(point, point is selected.point)

@@ -151,7 +151,10 @@ async def ask(
     """
     mixed, size = shuffled(pictures), pilot_size(len(pictures))
     if not size:
-        return await ask_all(engine, pictures, panel)
+        own = sum(not classifier_of(view) for view in panel)
+        few = f"No pilot with fewer than {FEWEST} labelled pictures: {own} views are asked about each of them. Fewer "
+        few += "cost less: name them with --views, or ask none with --views base."
+        return replace(await ask_all(engine, pictures, panel), sentences=(few,) if own else ())
     first = await collecting.collect(engine, mixed, Panel(())) if _in_stages(engine, panel) else None
     if first and _cut(first):
         return Selection(first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -172,10 +173,13 @@ class Profile(Part):
             return None
         allowed = [stopping for stopping in known if stopping.price <= price and stopping.queries <= queries]
         if not allowed:
-            least = f"its cheapest takes {known[0].queries:.3g} queries at {known[0].price:.3g}; " if known else ""
+            least = f"; its cheapest takes {known[0].queries:.3g} queries at {known[0].price:.3g}" if known else ""
+            limits = [("--max-price", max_price), ("--max-queries", max_queries)]
+            wanted = [word for name, limit in limits if limit is not None for word in (name, f"{limit:g}")]
+            described = [word for _, text in self.described() for word in ("-c", text)]
             raise ProfileError(
-                f"this profile has nothing within max_price={max_price} and max_queries={max_queries}; {least}fit "
-                "again with these limits: stored answers cost nothing",
+                f"this profile asks nothing within {' '.join(wanted)}{least}; fit again with that limit, for which "
+                f"stored answers cost nothing: {shlex.join(['looktwice', 'fit', 'LABELLED', *described, *wanted])}",
                 code="profile-incomplete",
             )
         return allowed[-1]
