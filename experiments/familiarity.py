@@ -33,8 +33,7 @@ from looktwice.decisions.policy import Policy
 from looktwice.decisions.stream import Observation, Stream
 from looktwice.decisions.verdict import Verdict
 from looktwice.images.collection import Held, Picture
-from looktwice.images.descriptor import PLACES, Pixels, descriptor
-from looktwice.images.image import Image
+from looktwice.images.image import PLACES, Image, Pixels, descriptor
 from looktwice.views import Panel
 
 RESULTS = Path(__file__).parent / "results"

@@ -38,7 +38,7 @@ from looktwice.decisions.policy import DecisionOptions
 from looktwice.decisions.stream import Monitor
 from looktwice.decisions.verdict import Verdict
 from looktwice.images.collection import Held, Picture
-from looktwice.images.descriptor import Pixels
+from looktwice.images.image import Pixels
 
 RESULTS = Path(__file__).parent / "results"
 FIT, CLEAN, SHIFTED, LABELLED, DRAWS = 1000, 200, 1000, (50, 100, 200), 20

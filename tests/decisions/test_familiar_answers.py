@@ -13,7 +13,7 @@ from looktwice import Model
 from looktwice.calibration.votes import Votes
 from looktwice.decisions.monitoring import LEAST, AnswerKinds, kinds
 from looktwice.decisions.profile import Profile
-from looktwice.images.descriptor import Pixels
+from looktwice.images.image import Pixels
 
 WORDS = ("bright", "dark", "new")
 

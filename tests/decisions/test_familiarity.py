@@ -24,8 +24,7 @@ from looktwice import Model
 from looktwice.decisions.monitoring import LEAST, LEAST_UNITS, Familiarity
 from looktwice.errors import ProfileError
 from looktwice.images.collection import Held, Picture, find, labelled
-from looktwice.images.descriptor import NAMES, PLACES, Floats, Pixels, descriptor
-from looktwice.images.image import Image, encode_png
+from looktwice.images.image import NAMES, PLACES, Floats, Image, Pixels, descriptor, encode_png
 from looktwice.report import ReportInputs
 from looktwice.report.page import page
 

@@ -19,7 +19,7 @@ from looktwice.calibration.risk import prediction_powered
 from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.errors import DataError
 from looktwice.images.collection import labelled
-from looktwice.images.descriptor import Pixels
+from looktwice.images.image import Pixels
 from looktwice.report import inputs as report
 
 

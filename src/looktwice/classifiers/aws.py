@@ -39,7 +39,7 @@ from pydantic import Field, field_validator, model_validator
 from yarl import URL
 
 from looktwice.classifiers.base import NO_LABEL, Answer, AnswerKind, Classifier, Names, Pixels, Settings, fingerprint
-from looktwice.classifiers.registry import described, folder_of, read_labels
+from looktwice.classifiers.registry import described, labels_of
 from looktwice.classifiers.replies import NAMING, READING, Paths, Reader
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.settings import Encoding, HttpSettings, kind_of
@@ -282,17 +282,13 @@ class SageMakerClassifier(AwsClassifier):
 def connect_rekognition(address: str, settings: Settings) -> Classifier[bytes]:
     """`rekognition:`, `rekognition:ARN` of a Custom Labels model, or the settings of a TOML file."""
     description = described(Rekognition, {"model": address or None, **settings})
-    return RekognitionClassifier(description, _labels(description.labels, settings))
+    return RekognitionClassifier(description, labels_of(description.labels, settings))
 
 
 def connect_sagemaker(address: str, settings: Settings) -> Classifier[bytes]:
     """`sagemaker:endpoint`, whose reply is {"label": …}, or the settings of a TOML file."""
     description = described(SageMaker, {"endpoint": address, **settings})
-    return SageMakerClassifier(description, _labels(description.labels, settings))
-
-
-def _labels(labels: tuple[str, ...] | str | None, settings: Settings) -> tuple[str, ...] | None:
-    return read_labels(labels, folder_of(settings)) if isinstance(labels, str) else labels
+    return SageMakerClassifier(description, labels_of(description.labels, settings))
 
 
 def _parts(description: Account, region: str) -> dict[str, object]:

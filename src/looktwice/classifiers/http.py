@@ -34,7 +34,7 @@ from yarl import URL
 
 from looktwice.classifiers.base import Answer, Classifier, Limits, Names, Pixels, Settings, fingerprint
 from looktwice.classifiers.onnx import Preprocessing
-from looktwice.classifiers.registry import described, folder_of, read_labels
+from looktwice.classifiers.registry import described, labels_of
 from looktwice.classifiers.replies import NAMING, READING, Paths, Reader
 from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.settings import Encoding, HttpSettings, form, kind_of
@@ -217,8 +217,7 @@ def preset(name: str) -> str:
 def _connect(settings: Settings) -> HttpClassifier:
     settings = merge_preset(settings)
     description = described(HttpDescription, settings)
-    labels = description.labels
-    return HttpClassifier(description, read_labels(labels, folder_of(settings)) if isinstance(labels, str) else labels)
+    return HttpClassifier(description, labels_of(description.labels, settings))
 
 
 def merge_preset(settings: Settings) -> dict[str, object]:

@@ -45,7 +45,7 @@ from looktwice.classifiers.base import (
     fingerprint,
 )
 from looktwice.classifiers.onnx import Preprocessing
-from looktwice.classifiers.registry import described, folder_of, read_labels
+from looktwice.classifiers.registry import described, labels_of
 from looktwice.classifiers.replies import HEADER_LENGTH, NUMBERS, Model, Reading
 from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.settings import Encoding, HttpSettings
@@ -113,11 +113,11 @@ class OipClassifier:
 
     def __init__(self, description: OipDescription, labels: tuple[str, ...] | None) -> None:
         self._description = description
-        self._address = _Address.parse(description.url)
+        self._server_url, self._model_url = _places(description.url)
         self._secrets = Secrets()
         self._headers = {name.lower(): self._secrets.fill(value) for name, value in description.headers.items()}
         self._transport = Transport(description, self._secrets)
-        self._endpoint = self._transport.endpoint("POST", f"{self._address.model}/infer", self._headers)
+        self._endpoint = self._transport.endpoint("POST", f"{self._model_url}/infer", self._headers)
         self._lock = threading.Lock()
         self._learned: Model | None = None
         self.labels = labels
@@ -127,7 +127,7 @@ class OipClassifier:
         )
         # A server that can name the classes itself is asked to where the description does not.
         named = description.labels is not None
-        parts = {**settings, "url": self._address.model, "named": named, "encoding": description.encoding.parts()}
+        parts = {**settings, "url": self._model_url, "named": named, "encoding": description.encoding.parts()}
         self.fingerprint = fingerprint("oip", parts)
 
     @property
@@ -178,7 +178,7 @@ class OipClassifier:
             return thread.submit(lambda: asyncio.run(learn())).result()
 
     async def _ask(self, transport: Transport) -> Model:
-        endpoint = transport.endpoint("GET", self._address.model, self._headers)
+        endpoint = transport.endpoint("GET", self._model_url, self._headers)
         reply = await endpoint.send()
         try:
             metadata = Metadata.model_validate_json(reply.body)
@@ -188,11 +188,11 @@ class OipClassifier:
             raise endpoint.garbled("does not tell of a model's inputs and outputs", reply)
         for tensor in (*metadata.inputs, *metadata.outputs):  # which errors repeat
             self._secrets.refuse(f"{tensor.name} {tensor.datatype}")
-        named = (await self._details(transport, self._address.server)).get("extensions")
+        named = (await self._details(transport, self._server_url)).get("extensions")
         extensions = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
         most: object = None  # Triton's largest batch, which its metadata does not include
         if "model_configuration" in extensions:
-            most = (await self._details(transport, f"{self._address.model}/config")).get("max_batch_size")
+            most = (await self._details(transport, f"{self._model_url}/config")).get("max_batch_size")
         return _model(
             self._description, metadata, extensions, min(BATCH, most) if isinstance(most, int) and most > 0 else BATCH
         )
@@ -210,35 +210,28 @@ class OipClassifier:
 def connect(address: str, settings: Settings) -> Classifier[Tensor]:
     """`oip+http://host/model`, or the settings of a TOML file."""
     description = described(OipDescription, {"url": address, **settings} if address else settings)
-    labels = description.labels
-    return OipClassifier(description, read_labels(labels, folder_of(settings)) if isinstance(labels, str) else labels)
+    return OipClassifier(description, labels_of(description.labels, settings))
 
 
-class _Address(NamedTuple):
-    """The URLs of the server and its model."""
-
-    server: str
-    model: str
-
-    @classmethod
-    def parse(cls, text: str) -> _Address:
-        try:
-            url = URL(text)
-        except ValueError:
-            url = URL()
-        path = ADDRESS.fullmatch(url.raw_path)
-        if url.user or url.password or url.raw_query_string:
-            raise PermanentError(
-                "the url of a model contains a user, password or query; send secrets in headers instead",
-                code="model-unsupported",
-            )
-        if path is None or not url.host:
-            raise PermanentError(
-                f"{text!r} does not name a model; write oip+http://host:port/model", code="model-unsupported"
-            )
-        server = f"{url.origin()}{path['base']}/v2"
-        version = f"/versions/{path['version']}" if path["version"] else ""
-        return cls(server, f"{server}/models/{path['model']}{version}")
+def _places(text: str) -> tuple[str, str]:
+    """The URLs of the server and of its model."""
+    try:
+        url = URL(text)
+    except ValueError:
+        url = URL()
+    path = ADDRESS.fullmatch(url.raw_path)
+    if url.user or url.password or url.raw_query_string:
+        raise PermanentError(
+            "the url of a model contains a user, password or query; send secrets in headers instead",
+            code="model-unsupported",
+        )
+    if path is None or not url.host:
+        raise PermanentError(
+            f"{text!r} does not name a model; write oip+http://host:port/model", code="model-unsupported"
+        )
+    server = f"{url.origin()}{path['base']}/v2"
+    version = f"/versions/{path['version']}" if path["version"] else ""
+    return server, f"{server}/models/{path['model']}{version}"
 
 
 def _model(description: OipDescription, metadata: Metadata, extensions: Sequence[str], most: int) -> Model:

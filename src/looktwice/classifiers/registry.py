@@ -230,6 +230,11 @@ def read_beside(path: Path) -> Settings:
     return {"model": path.name, **read_toml(beside), "folder": str(path.parent)}
 
 
+def labels_of(labels: tuple[str, ...] | str | None, settings: Settings) -> tuple[str, ...] | None:
+    """The labels of a description, from the file that it names if it does not list them."""
+    return read_labels(labels, folder_of(settings)) if isinstance(labels, str) else labels
+
+
 def read_labels(name: str, *folders: Path) -> tuple[str, ...]:
     """Read a text file with one label per line, from the first folder that has it.
 

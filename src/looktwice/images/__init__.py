@@ -17,16 +17,19 @@ from looktwice.images.collection import (
     with_truths,
 )
 from looktwice.images.decode import decode, load, reads_heic
-from looktwice.images.descriptor import NAMES, PLACES, Floats, descriptor
 from looktwice.images.image import (
     MAX_PIXELS,
+    NAMES,
     PHOTO,
+    PLACES,
     SMALL,
+    Floats,
     Image,
     Picture,
     Stamp,
     WorkingSize,
     data_url,
+    descriptor,
     encode_jpeg,
     encode_png,
     shrunk,

@@ -35,7 +35,7 @@ from looktwice.images.image import (
     repeated,
     stamp_of,
 )
-from looktwice.images.npz import array_names, is_npz, labelled_stack, stacked
+from looktwice.images.npz import array_names, labelled_stack, stacked
 
 # Tables of truths ----------------------------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ def find(paths: Sequence[Path], max_pixels: int = MAX_PIXELS) -> Sequence[Pictur
             pictures = [picture for path in paths for picture in _among(path, here)]
         elif paths[0].is_dir():
             pictures = Collection(_listed(paths[0]), Folder(paths[0], max_pixels))
-        elif is_npz(paths[0]):
+        elif _is_npz(paths[0]):
             pictures = stacked(paths[0], paths[0].name, max_pixels)
         else:
             pictures = _among(paths[0], here)
@@ -280,7 +280,7 @@ def has_truths(items: PicturesLike) -> bool:
     if not isinstance(items, str | Path):
         return False
     path = Path(items)
-    return (path / "labels.csv").is_file() or (is_npz(path) and "labels" in array_names(path))
+    return (path / "labels.csv").is_file() or (_is_npz(path) and "labels" in array_names(path))
 
 
 def with_truths(pictures: Sequence[Picture], labels: Iterable[object]) -> list[Picture]:
@@ -322,7 +322,7 @@ def labelled(
         if column != COLUMN:
             what = f"{shown(str(path))}: no labels.csv that could have a column {shown(column)}"
             raise DataError(f"{what}; name the CSV with --truths, or leave out --truths-column", code="option-conflict")
-        return labelled_stack(path, max_pixels) if is_npz(path) else _by_class(path, max_pixels)
+        return labelled_stack(path, max_pixels) if _is_npz(path) else _by_class(path, max_pixels)
 
 
 def open_all_labelled(paths: Sequence[Path], truths: Path | None = None, column: str = COLUMN) -> list[Picture]:
@@ -366,6 +366,10 @@ _OTHER_FORM: dict[Kind, str] = {
 # --- files and folders
 
 
+def _is_npz(path: Path) -> bool:
+    return path.suffix.lower() == ".npz" and path.is_file()
+
+
 def _among(path: Path, here: Folder) -> Sequence[Picture]:
     name = path.as_posix()
     with reading(path):
@@ -377,7 +381,7 @@ def _among(path: Path, here: Folder) -> Sequence[Picture]:
             ) from None
         if stat.S_ISDIR(mode):
             return Collection([f"{name}/{below}" for below in _listed(path)], here)
-        return stacked(path, name, here.max_pixels) if is_npz(path) else [Picture(name, None, here)]
+        return stacked(path, name, here.max_pixels) if _is_npz(path) else [Picture(name, None, here)]
 
 
 def _listed(root: Path) -> list[str]:

@@ -156,10 +156,6 @@ def content_stamp(file: Path | int) -> Stamp:
     return status.st_mtime_ns, status.st_size
 
 
-def is_npz(path: Path) -> bool:
-    return path.suffix.lower() == ".npz" and path.is_file()
-
-
 def stacked(path: Path, name: str, max_pixels: int) -> Sequence[Picture]:
     where, names = shown(str(path)), array_names(path)
     if "images" not in names:

@@ -51,7 +51,7 @@ from looktwice.classifiers.chat.prompts import (
     probability_of,
     word_of,
 )
-from looktwice.classifiers.registry import described, folder_of, read_labels
+from looktwice.classifiers.registry import described, labels_of
 from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.settings import Encoding, HttpSettings, kind_of
 from looktwice.classifiers.transport import Reply, Transport
@@ -116,10 +116,7 @@ class ChatModel(HttpSettings, ABC):
                 f'model = "{model}" and labels = ["cat", "dog"], or add ?labels=labels.txt to the name'
             )
         description = described(cls, settings)
-        labels, wordings = (
-            read_labels(lines, folder_of(settings)) if isinstance(lines, str) else lines
-            for lines in (description.labels, description.wordings)
-        )
+        labels, wordings = (labels_of(lines, settings) for lines in (description.labels, description.wordings))
         lexicon = Lexicon(labels or (), description.synonyms, description.without_label, description.unsure)
         enumerated = (
             description.enumerates(lexicon.asked) if description.enumeration is None else description.enumeration
