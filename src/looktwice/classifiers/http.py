@@ -26,7 +26,7 @@ import secrets as chance
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import parse_qsl, quote
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
@@ -142,7 +142,6 @@ class HttpClassifier:
 
     def __init__(self, description: HttpDescription, labels: tuple[str, ...] | None) -> None:
         secrets = Secrets()
-        description = _with_values(description)
         hints = [description.headers.get(name) for name in description.headers if name.lower() == "content-type"]
         hints += [getattr(description.body, name, None) for name in ("content_type", "filename")]
         self._encoding = description.encoding.named(*hints)
@@ -215,7 +214,7 @@ def preset(name: str) -> str:
 
 
 def _connect(settings: Settings) -> HttpClassifier:
-    settings = merge_preset(settings)
+    settings = _with_values(merge_preset(settings))
     description = described(HttpDescription, settings)
     return HttpClassifier(description, labels_of(description.labels, settings))
 
@@ -248,26 +247,23 @@ def _parts(description: HttpDescription) -> dict[str, object]:
     return {**parts, "headers": headers, "encoding": description.encoding.parts()}
 
 
-def _with_values(description: HttpDescription) -> HttpDescription:
-    """Substitute values for {name} in the description."""
-    values = description.values
+def _with_values(settings: Settings) -> Settings:
+    """Substitute values for {name} in the settings; those of the address are quoted."""
+    values, url = settings.get("values", {}), settings.get("url")
+    if not isinstance(values, Mapping) or not isinstance(url, str):
+        return settings  # which validation refuses
 
     def fill(text: str) -> str:
         alone = PLACE.fullmatch(text)
         if alone and alone[1] not in values and alone[1] not in PICTURE_NAMES:
             raise _missing(alone[1])
-        return PLACE.sub(lambda match: values.get(match[1], match[0]), text)
+        return PLACE.sub(lambda match: str(values.get(match[1], match[0])), text)
 
-    url = PLACE.sub(lambda match: quote(values.get(match[1], match[0]), safe="/:@{}"), description.url)
+    url = PLACE.sub(lambda match: quote(str(values.get(match[1], match[0])), safe="/:@{}"), url)
     if left := PLACE.search(url):
         raise _missing(left[1])
-    filled = {
-        "url": url,
-        "headers": {name: fill(value) for name, value in description.headers.items()},
-        "query": {name: fill(value) for name, value in description.query.items()},
-        "body": _body_with_values(description.body, fill),
-    }
-    return description.model_copy(update=filled)
+    parts = {name: settings[name] for name in ("headers", "query", "body") if name in settings}
+    return {**settings, "url": url, **{name: _each_text(part, fill) for name, part in parts.items()}}
 
 
 def _missing(name: str) -> PermanentError:
@@ -276,15 +272,8 @@ def _missing(name: str) -> PermanentError:
     )
 
 
-def _body_with_values(body: Body, fill: Fill) -> Body:
-    if isinstance(body, Json):
-        return Json(template=_each_text(body.template, fill))
-    if isinstance(body, Multipart):
-        return body.model_copy(update={"fields": {name: fill(value) for name, value in body.fields.items()}})
-    return body
-
-
-def _each_text(value: JsonValue, change: Fill) -> JsonValue:
+def _each_text(value: Any, change: Fill) -> Any:
+    """A JSON value with each of its strings changed."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list):
