@@ -100,7 +100,8 @@ class Preprocessing(BaseModel):
             if size[0] * size[1] > MOST_PIXELS:
                 wanted = f"the model wants pictures of {size[1]} x {size[0]}"
                 raise PermanentError(f"{wanted}; up to {MOST_PIXELS:,} pixels are sent")
-            pixels = _resized(pixels, size, self.resize)
+            interpolation = getattr(cv2, f"INTER_{self.resize.upper()}")
+            pixels = np.asarray(cv2.resize(pixels, size[::-1], interpolation=interpolation), np.uint8)
         return _ordered(pixels, self.channels)
 
     def normalise(self, fitted: Pixels) -> Floats:
@@ -117,11 +118,6 @@ def _centre(pixels: Pixels, share: float) -> Pixels:
     side = max(1, round(min(height, width) * share))
     top, left = (height - side) // 2, (width - side) // 2
     return np.ascontiguousarray(pixels[top : top + side, left : left + side])
-
-
-def _resized(pixels: Pixels, size: tuple[int, int], rule: str) -> Pixels:
-    interpolation = getattr(cv2, f"INTER_{rule.upper()}")
-    return np.asarray(cv2.resize(pixels, size[::-1], interpolation=interpolation), np.uint8)
 
 
 def _ordered(pixels: Pixels, channels: str) -> Pixels:

@@ -278,10 +278,10 @@ class MessageBatches(BatchApi):
         return [self._result(each) for each in await self._lines(f"/v1/messages/batches/{quote(remote)}/results")]
 
     def _result(self, data: Mapping[str, object]) -> Line:
-        id, error = str(data.get("custom_id")), _at(data, "result.error")
+        id, error = str(data.get("custom_id")), jmespath.search("result.error", data)
         match _text(data, "result.type"):
             case "succeeded":
-                return Line(id, Fate.ANSWERED, _packed(_at(data, "result.message")))
+                return Line(id, Fate.ANSWERED, _packed(jmespath.search("result.message", data)))
             case "expired":
                 return Line(id, Fate.EXPIRED, b"", 0)
             case "canceled":
@@ -353,12 +353,6 @@ class GeminiBatches(BatchApi):
         return Line(id, Fate.TRANSIENT if _passes(code) else Fate.FAILED, _packed(error), code)
 
 
-def _at(data: object, path: str) -> object:
-    """The value at a JMESPath; None where there is none."""
-    value: object = jmespath.search(path, data)
-    return value
-
-
 def _dicts(data: Mapping[str, object], field: str) -> list[dict[str, object]]:
     values = data.get(field)
     return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
@@ -374,7 +368,7 @@ def _packed(value: object) -> bytes:
 
 def _text(data: object, path: str) -> str:
     """The text at a JMESPath, or nothing in place of anything else."""
-    value = _at(data, path)
+    value = jmespath.search(path, data)
     return value if isinstance(value, str) else ""
 
 
