@@ -151,13 +151,15 @@ def listed(paths: Sequence[str]) -> list[File]:
     """
     if not paths:
         raise DataError(
-            "no picture is named; give files, folders or addresses such as s3://bucket/folder", code="pictures-none"
+            "no picture is given; give files, folders or addresses such as s3://bucket/folder", code="pictures-none"
         )
     listing = [file for path in paths for file in _listed(path, alone=len(paths) == 1)]
     if not listing:
-        raise DataError(f"{shown(paths[0])}: no picture; they end with {' '.join(IN_FOLDERS)}", code="pictures-none")
+        raise DataError(
+            f"{shown(paths[0])}: not a picture; pictures end with {' '.join(IN_FOLDERS)}", code="pictures-none"
+        )
     if twice := [name for name, count in Counter(file.name for file in listing).items() if count > 1]:
-        raise DataError(f"{few(twice, 'file')} given twice; name each once", code="pictures-duplicate")
+        raise DataError(f"{few(twice, 'file')} given twice; list each once", code="pictures-duplicate")
     return listing
 
 
@@ -184,7 +186,8 @@ def _listed(path: str, alone: bool) -> Iterator[File]:
         below = system.get_file_info(FileSelector(root, recursive=True)) if info.type == FileType.Directory else []
     except OSError as fault:
         raise DataError(
-            f"{shown(place)}: cannot be listed ({_why(fault)}); check the path and its rights", code="file-unreadable"
+            f"{shown(place)}: cannot be listed ({_why(fault)}); check the path and its permissions",
+            code="file-unreadable",
         ) from None
     if info.type == FileType.NotFound:
         raise DataError(f"{shown(place)}: no such file or folder; check the path", code="file-missing")
@@ -347,7 +350,7 @@ def filesystem(address: str) -> tuple[FileSystem, str]:
     if "@" in host:
         bucket = shown(host.rpartition("@")[2])
         raise DataError(
-            f"{scheme}://{bucket}: keys have no place in an address; set AWS_ACCESS_KEY_ID and the like",
+            f"{scheme}://{bucket}: an address must not contain keys; set variables such as AWS_ACCESS_KEY_ID",
             code="option-invalid",
         )
     try:
@@ -442,7 +445,7 @@ def _reach(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=10).close()
     except (OSError, ValueError) as error:
         raise FleetError(
-            f"no Ray cluster answers at {address} ({error}); give host:port of its head, often port 6379, or auto",
+            f"no Ray cluster answers at {address} ({error}); give host:port of its head node, often port 6379, or auto",
             code="fleet-unreachable",
         ) from None
 

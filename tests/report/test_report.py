@@ -190,7 +190,7 @@ def test_the_headline_is_the_threshold_that_look_and_score_use(profile: Profile,
     kept = outcome.confidence >= threshold
     assert (~outcome.correct[kept]).mean() <= 0.1, "the pictures bear it out"
     text = near(Read(page(inputs(tested, profile, max_error=0.1))).text)
-    said = re.search(r"Accept above (0\.\d+): wrong at most 10 %", text)
+    said = re.search(r"Accept above (0\.\d+): at most 10 % wrong", text)
     assert said is not None
     assert threshold <= float(said[1]) < threshold + 0.001
     assert f"{100 * kept.mean():.1f} %" in text
@@ -235,7 +235,7 @@ def test_the_profiles_guarantee_leads_where_the_pictures_bear_it_out_but_are_too
     kept = outcome.confidence >= threshold
     assert (~outcome.correct[kept]).mean() <= 0.1
     text = near(Read(page(inputs(few, profile, max_error=0.1))).text)
-    said = re.search(r"Accept above (0\.\d+): wrong at most 10 %", text)
+    said = re.search(r"Accept above (0\.\d+): at most 10 % wrong", text)
     assert said is not None
     assert threshold <= float(said[1]) < threshold + 0.001
     assert f"{100 * kept.mean():.1f} %" in text

@@ -38,8 +38,8 @@ from looktwice.model import (
 )
 from looktwice.model.runs import run
 
-SEVERAL = 'the reply lists {} …; if several may be true of a picture, describe the classifier with answer = "tags"'
-YES_OR_NO = 'name what the replies mean in the description, such as rename = { true = "unsafe", false = "safe" }'
+SEVERAL = 'the reply lists {} …; if several may apply to a picture, describe the classifier with answer = "tags"'
+YES_OR_NO = 'state in the description what the replies mean, for example rename = { true = "unsafe", false = "safe" }'
 
 
 @asks
@@ -93,7 +93,7 @@ def _facts(checkup: Checkup) -> dict[str, str]:
         ),
         **proposed,
         "scores": _scores(checkup),
-        "determinism": "unknown, as not every answer has a label" if None in checkup.labels else same,
+        "determinism": "unknown, because some answers have no label" if None in checkup.labels else same,
         "latency": f"{checkup.seconds * 1000:.1f} ms",
         "price": f"{checkup.price_micros / 1e6:g} per query" if checkup.price_micros else "not given",
         **({"tokens": _tokens(checkup)} if any(checkup.tokens) or checkup.billed else {}),
@@ -117,10 +117,10 @@ def _scores(checkup: Checkup) -> str:
     score, ranked = checkup.scores[0] if checkup.scores else (None, 0)
     listed = f"a ranked list of {ranked} labels" if ranked else "no ranked list"
     if score is None:
-        none = "none: fit learns from labels alone; if the reply has a score, the description can name it"
+        none = "none: fit uses labels alone; if the reply contains a score, add its path to the description"
         return listed if ranked else none
     steady = "" if len({each for each, _ in checkup.scores}) == 1 else ", different each time"
-    return f"{score:.3g}{steady}; {listed}; fit tells whether they help"
+    return f"{score:.3g}{steady}; {listed}; fit determines whether they help"
 
 
 def trust(
@@ -157,7 +157,7 @@ def trust(
 
 
 def prices() -> None:
-    """Print a table of token prices for --prices. Compare it with your vendor's page first.
+    """Print a table of token prices for --prices. Compare them with your vendor's page before use.
 
     [bold]Example[/bold]
 
@@ -172,14 +172,14 @@ def labels(
     classifier: ClassifiersOption,
     truths: Truths,
     ledger: Annotated[
-        str | None, Help(help="The ledger whose answers tell the labels, where nothing else does.")
+        str | None, Help(help="The ledger whose answers provide the labels of a classifier, if no other source does.")
     ] = None,
-    write: Annotated[bool, Help("--write", help="Keep the proposed names in looktwice.toml.")] = False,
+    write: Annotated[bool, Help("--write", help="Save the proposed names in looktwice.toml.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Propose which labels of classifiers mean which true labels. Sends no queries.
+    """Propose which classifier labels mean which true labels. Sends no queries.
 
-    Proposed are labels that differ only in case, spaces, hyphens, slashes or the form of letters. The labels are those
+    Labels are matched if they differ only in case, spaces, hyphens, slashes or Unicode form. The labels are those
     that a classifier says it has, or that it has answered with so far.
 
     [bold]Examples[/bold]
@@ -204,12 +204,12 @@ def labels(
         say(f"Kept in {safe(str(project.file))}.")
     elif proposed and not json:
         given = [word for text in classifier for word in ("-c", text)]
-        say_next("if they are right, keep them", "labels", *pictures, *given, "--write")
+        say_next("if they are right, save them", "labels", *pictures, *given, "--write")
 
 
 def _show(name: str, label_map: LabelMap | None) -> None:
     if label_map is None:
-        show(f"[bold]{safe(name)}[/bold]: no label of it is known yet; see again after a few answers.")
+        show(f"[bold]{safe(name)}[/bold]: none of its labels is known yet; try again after a few answers.")
         return
     show(f"[bold]{safe(name)}[/bold]: {len(label_map.same)} labels equal true labels")
     for label, truth in label_map.names.items():

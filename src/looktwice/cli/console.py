@@ -84,7 +84,7 @@ def say_failure(error: Exception) -> int | None:
             print_json({"error": {"code": error.code, "message": str(error)}})
         return exit_code(NOT_SCORED if isinstance(error, UnscoredError) else 1)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        say_error("no space is left for the output; free some and run the same command again", "disk-full")
+        say_error("no space is left for the output; free some space and run the same command again", "disk-full")
         return 1
     return None
 
@@ -256,7 +256,7 @@ def policy_of(model: AsyncModel, decide: DecisionOptions) -> Policy:
         return policy
     if policy.accept and policy.accept.least == NEVER:
         many = f"{len(policy.held_out.confidence)} labelled pictures"
-        cannot = "cannot back" if decide.accept == "guarantee" else "do not let one expect"
+        cannot = "cannot back" if decide.accept == "guarantee" else "do not lead one to expect"
         what = " and ".join(claim.sentence() for claim in policy.accept.claims)
         tested = policy.claim_tests(policy.accept.claims, model.fitted(), decide.level)
         missing = missing_sentence(policy.accept.claims, tested)
@@ -277,7 +277,7 @@ def _say_undecided(policy: TagPolicy, profile: Profile, decide: DecisionOptions)
         say(f"[yellow]For review:[/yellow] a yes or a no {what} for {safe(tags)}.")
         if decide.accept == "guarantee":
             missing = missing_sentence(decide.claims(), policy.claim_tests(decide.claims(), profile, decide.level))
-            say(f"{safe(missing)} --accept estimate decides by what is expected.")
+            say(f"{safe(missing)} --accept estimate decides by the best estimate.")
 
 
 def overall(max_error: float | Mapping[str, float] | None) -> float:
@@ -351,7 +351,7 @@ def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
         say(f"{best_estimate(answers)} {missing_sentence(wanted, tested)}")
     if least is None:
         say(f"The {labels} are too few to guarantee anything about accepted answers.")
-        say_next("see how many it takes", "plan", "--max-error", MAX_ERROR, "-p", path)
+        say_next("see how many are needed", "plan", "--max-error", MAX_ERROR, "-p", path)
         return
     (error, accepted), level, stopping = least, selection_level(0.95), profile.adaptive
     queries = profile.results[-1].queries if profile.results else 1.0 + len(profile.views())
@@ -359,8 +359,8 @@ def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
     cost = cost_of_accepted(chosen if price else 0.0, accepted)
     early = f", stopping early after {queries:.3g} queries on average" if stopping else ""
     say(
-        f"The strictest of {len(LADDER)} guarantees that the {labels} support: at most {100 * error:g} % of the "
-        f"accepted answers are wrong, with 95 % certainty; because it is chosen among {len(LADDER)}, each was "
+        f"The strictest of {len(LADDER)} guarantees that the {labels} support: at most {100 * error:g} % of "
+        f"accepted answers are wrong, with 95 % certainty. Because it was chosen from {len(LADDER)}, each was "
         f"tested at --level {level:g}. It accepts {100 * accepted:.0f} % of such pictures{early}{cost}."
     )
     options = guarantee([Claim(error)], level)

@@ -82,7 +82,7 @@ def evaluate(
     report: ReportOption = None,
     unlabelled: Annotated[
         Path | None,
-        Help(help="Verdicts of score about other pictures: their confidences narrow the interval of the accuracy."),
+        Help(help="Verdicts on other pictures, written by score: their confidences narrow the accuracy's interval."),
     ] = None,
 ) -> None:
     """Evaluate a profile on other labelled pictures.
@@ -125,9 +125,9 @@ def evaluate(
 def report(
     decide: DecisionOptions,
     profile: ProfileOption,
-    votes: Annotated[Path | None, Help(help="Votes that fit or evaluate saved with --votes.")] = None,
+    votes: Annotated[Path | None, Help(help="Votes saved by fit or evaluate with --votes.")] = None,
     pictures: Annotated[
-        Path | None, Help(help="The pictures of these votes, to show some of them in the report.")
+        Path | None, Help(help="The pictures that the votes are about, to show some of them in the report.")
     ] = None,
     price: Annotated[float, Help(help="Price of one query.", min=0)] = 0.0,
     out: Annotated[Path, Help("--out", "-o", help="Where to write the report.")] = Path("report.html"),
@@ -159,9 +159,9 @@ def plan(
     ] = None,
     max_miss: Annotated[
         list[str] | None,
-        Help(help="Largest share of a class that may be accepted as something else: unsafe=0.02. May be repeated."),
+        Help(help="Largest share of a class that may be accepted as another class: unsafe=0.02. May be repeated."),
     ] = None,
-    level: Annotated[float, Help(help="Certainty of all of them together.", min=0, max=1)] = 0.95,
+    level: Annotated[float, Help(help="Certainty that all of them hold.", min=0, max=1)] = 0.95,
     profile: Annotated[Path | None, Help("--profile", "-p", help="Plan from the results of a first fit.")] = None,
     json: JsonOption = False,
 ) -> None:
@@ -196,7 +196,7 @@ def plan(
         if not rows:
             show(f"{OUT_OF_REACH}; raise --max-{claim.kind}.")
         if claim.label != ANY and not part:
-            show(f"Drawn at random that takes 100 times as many pictures where 1 % are {safe(claim.label)}.")
+            show(f"Random sampling needs 100 times as many pictures if 1 % are {safe(claim.label)}.")
         if claim.label == ANY and part:
             for line in remarks(rows, part.answers, level):
                 show(line)

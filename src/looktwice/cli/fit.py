@@ -84,7 +84,7 @@ POINTS = 10
 SEVERAL, MANY = 3, 0.2
 """The number of pictures of one label, and the share of all, that a classifier is unlikely to get wrong every time."""
 FIXED = (
-    "Query these views, such as 'mirror zoom:1.15', and no others; by default a pilot finds out what is worth asking."
+    "Query these views, such as 'mirror zoom:1.15', and no others; by default a pilot determines what is worth asking."
 )
 
 
@@ -103,7 +103,7 @@ def fit(
         str, Help(help="How votes become a probability: jury, probit, beta, isotonic, gaussian, transfer …")
     ] = "jury",
     noise: Annotated[
-        Path | None, Help(help="For --calibrator transfer: the file that `looktwice noise` wrote.")
+        Path | None, Help(help="For --calibrator transfer: the file written by `looktwice noise`.")
     ] = None,
     paper: Annotated[
         str | None,
@@ -114,12 +114,12 @@ def fit(
         Help(
             "--add",
             help="Repair the profile at --out with these pictures, such as those that an alarm names; nothing is asked "
-            "about those it was fitted on.",
+            "about pictures it was fitted on.",
         ),
     ] = False,
     draws: Annotated[int, Help(help="With --paper: draws per picture.", min=1)] = 20,
-    max_price: Annotated[float | None, Help(help="What a new picture may cost on average.", min=0)] = None,
-    max_queries: Annotated[float | None, Help(help="Queries about a new picture, on average.", min=1)] = None,
+    max_price: Annotated[float | None, Help(help="Maximum average cost of a new picture.", min=0)] = None,
+    max_queries: Annotated[float | None, Help(help="Maximum average number of queries per new picture.", min=1)] = None,
     votes: VotesOption = None,
     report: ReportOption = None,
 ) -> None:
@@ -161,7 +161,7 @@ def fit(
         show_profile(profile, out, list(result.sentences), result.pilot)
         if any(item.cause is Cause.BUDGET for item in unscored):
             known = f"{profile.pictures:,} of {len(labelled):,} pictures"
-            say(f"[yellow]The profile knows only {known}[/yellow]: raise the budget.")
+            say(f"[yellow]The profile was fitted on only {known}[/yellow]: raise the budget.")
         else:
             say_reach(profile, out, model.typical_price(profile.name))
     if result.cut:
@@ -311,9 +311,7 @@ def show_profile(profile: Profile, out: Path, advice: list[str], pilot: int = 0)
         show(scores.sentence())
     if profile.results:
         rest = (
-            f"{profile.pictures - pilot} pictures that took no part in choosing"
-            if pilot
-            else f"{profile.pictures} pictures"
+            f"{profile.pictures - pilot} pictures not used for selection" if pilot else f"{profile.pictures} pictures"
         )
         show(results_table(profile.results, f"On {rest}, by 5-fold cross-validation"))
     for line in advice:
@@ -380,7 +378,7 @@ def tell_duplicates(collected: Collected) -> None:
         say(f"{safe(pairs)}: they count as different pictures; remove those that show the same photo.")
     if distinct.disputed:
         pairs = few([f"{one} = {other}" for one, other in distinct.disputed], "duplicate")
-        say(f"[yellow]Truths:[/yellow] {safe(pairs)} with different truths; the first one counts; correct the others")
+        say(f"[yellow]Labels:[/yellow] {safe(pairs)} with different true labels; the first counts; correct the others")
 
 
 OpenOption = Annotated[str, Help("--open", help="The open model: model.onnx with model.toml beside it.")]

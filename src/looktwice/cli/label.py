@@ -41,7 +41,7 @@ from looktwice.service import Place, load
 
 PAGE = "looktwice.labelling.app"
 VerdictsArgument = Annotated[
-    Path, typer.Argument(help="Verdicts written by score, or a folder filled by serve --review.", show_default=False)
+    Path, typer.Argument(help="Verdicts written by score, or a folder written by serve --review.", show_default=False)
 ]
 ScoredArgument = Annotated[Path | None, typer.Argument(help="The folder that was scored, or its .npz file.")]
 
@@ -54,11 +54,13 @@ def label(
     ask: AskOptions,
     place: Place,
     views: Annotated[str, Help(help=VIEWS)] = "",
-    asking: Annotated[bool, Help(help="Query the classifier meanwhile, a few pictures ahead.")] = True,
+    asking: Annotated[bool, Help(help="Query the classifier while you label, a few pictures ahead.")] = True,
     max_error: Annotated[
         float,
         Help(
-            help="The guarantee to label for: at most this share of accepted answers is wrong.", min=0.0001, max=0.9999
+            help="The guarantee that the labels should support: at most this share of accepted answers is wrong.",
+            min=0.0001,
+            max=0.9999,
         ),
     ] = 0.05,
     level: Annotated[float, Help(help="Certainty of that guarantee.", min=0.0001, max=0.9999)] = 0.95,
@@ -83,12 +85,14 @@ def label(
     load(PAGE)  # before a file for labels is made
     if asking and ask.batch:
         raise DataError(
-            "the page asks a few pictures ahead, and a batch takes up to a day; leave --batch out, or label with "
+            "the page queries a few pictures ahead, but a batch takes up to a day; leave --batch out, or label with "
             "--no-asking and fit with --batch",
             code="option-conflict",
         )
     if out is None and not pictures.is_dir():
-        raise DataError(f"{str(pictures)!r} is not a folder for labels; name a file with --out", code="file-unwritable")
+        raise DataError(
+            f"{str(pictures)!r} is not a folder for labels; specify a file with --out", code="file-unwritable"
+        )
     panel, out = model.panel(views), out or pictures / "labels.csv"
     known = Labels(out, model.kind)
     command = ["looktwice", "fit", str(pictures), "-c", model.description, *_truths(out, pictures)]
@@ -112,7 +116,7 @@ def review(
     cost: Annotated[
         list[str] | None,
         Help(
-            help="Cost of missing a label, such as melanoma=20; others cost 1. The highest expected costs come first."
+            help="Cost of missing a label, such as melanoma=20; other labels cost 1. Highest expected costs come first."
         ),
     ] = None,
     out: Annotated[
@@ -154,7 +158,7 @@ def audit(
     ] = None,
     seed: Annotated[int, Help(help="Seed for the choice of pictures.", min=0)] = 0,
 ) -> None:
-    """Estimate how often accepted verdicts are wrong, from few labels.
+    """Estimate from few labels how often accepted verdicts are wrong.
 
     The page shows the most informative pictures first.
 
@@ -190,12 +194,13 @@ def _pictures(verdicts: Path, pictures: Path | None, names: Sequence[str]) -> tu
     folder = pictures or (verdicts if verdicts.is_dir() else None)
     if folder is None:
         raise DataError(
-            "where are the pictures of these verdicts? name the scored folder after them", code="labels-unmatched"
+            "the pictures of these verdicts are unknown; add the scored folder as the second argument",
+            code="labels-unmatched",
         )
     by_name = {picture.name: picture for picture in find([folder])}
     if lost := [name for name in names if name not in by_name]:
         raise DataError(
-            f"{few(lost, 'verdict')} about a picture that is not in {str(folder)!r}; name its folder",
+            f"{few(lost, 'verdict')} about a picture that is not in {str(folder)!r}; specify its folder",
             code="labels-unmatched",
         )
     return folder, {name: by_name[name] for name in names}
@@ -207,7 +212,7 @@ def _cost(text: str) -> tuple[str, float]:
         return label, float(number)
     except ValueError:
         raise DataError(
-            f"--cost {text!r} is not a label and a number; write for example melanoma=20", code="option-invalid"
+            f"--cost {text!r} is not of the form LABEL=NUMBER; write for example melanoma=20", code="option-invalid"
         ) from None
 
 

@@ -19,8 +19,7 @@ PlaceOption = Annotated[
     str,
     Help(
         "--ledger",
-        help="The ledger; by default LOOKTWICE_LEDGER, that of the project if there is one, or the one in your data "
-        "folder.",
+        help="The ledger; by default LOOKTWICE_LEDGER, else the project's ledger, else the one in your data folder.",
         default_factory=lambda: Project.here().ledger_place(),
         show_default=False,
     ),
@@ -83,7 +82,7 @@ def _shown(place: str) -> str:
 def export(
     out: Annotated[Path, typer.Argument(help="A .csv, .jsonl or .parquet file.")],
     place: PlaceOption,
-    pictures: Annotated[list[Path] | None, Help(help="Where the pictures are, to add their names.")] = None,
+    pictures: Annotated[list[Path] | None, Help(help="The pictures, to add their names to the answers.")] = None,
 ) -> None:
     """Write every answer as a row of a file."""
     files.check_writable(out, files.ENDINGS)
@@ -114,7 +113,7 @@ def forget(
             show_default=False,
         ),
     ] = None,
-    pictures: Annotated[list[Path] | None, Help(help="Forget what was answered about these alone.")] = None,
+    pictures: Annotated[list[Path] | None, Help(help="Forget only the answers about these pictures.")] = None,
 ) -> None:
     """Delete the answers of one classifier, or about some pictures; what they cost stays counted."""
     if classifier is None and not pictures:

@@ -68,12 +68,12 @@ from looktwice.model import (
 )
 from looktwice.service import Place
 
-UNFAMILIAR = "They are unlike the pictures that this profile was fitted on, so their confidence means nothing."
+UNFAMILIAR = "They are unlike the pictures that this profile was fitted on, so their confidence is not valid."
 """The remark on unfamiliar pictures after a run."""
 
 SELECTED = (
-    "another profile left these pictures over (see {}), so they are not like the labelled ones and the guarantee does "
-    "not hold for them; fit both classifiers together: looktwice fit -c ONE -c OTHER"
+    "another profile did not accept these pictures (see {}), so they differ from the labelled ones and the guarantee "
+    "does not hold for them; fit both classifiers together: looktwice fit -c ONE -c OTHER"
 )
 """The remark on pictures that another profile did not accept."""
 LABEL_FIRST = 5
@@ -183,7 +183,9 @@ class Machines:
     """The options of `score` for several machines."""
 
     engine: Annotated[Literal["here", "ray"], Fleet(help="Score in this process, or on Ray.")] = "here"
-    address: Annotated[str | None, Fleet(help="Address of a Ray cluster; auto finds that of this machine.")] = None
+    address: Annotated[str | None, Fleet(help="Address of a Ray cluster; auto uses the cluster of this machine.")] = (
+        None
+    )
     """None starts a local cluster."""
     workers: Annotated[int | None, Fleet(help="Number of workers; by default one per processor.", min=1)] = None
     shard: Annotated[int, Fleet(help="Approximate number of pictures per result file.", min=1)] = 1000
@@ -215,12 +217,12 @@ def score(
         bool,
         Help(
             "--verify",
-            help="When resuming, compare every picture with the one its verdict is about, even if the file seems "
-            "unchanged.",
+            help="When resuming, compare the pixels of every picture with those of its verdict, even if the file "
+            "seems unchanged.",
         ),
     ] = False,
 ) -> None:
-    """Write verdicts for whole folders to a file. After an interruption, run it again to resume.
+    """Write verdicts for whole folders to a file. After an interruption, run the command again to resume.
 
     [bold]Examples[/bold]
 
@@ -281,7 +283,7 @@ def score(
         warnings = ["pictures-selected"] if selected else []
         print_json({"out": out, **decided.record(), **counts, **drift, "warnings": warnings})
     if causes & {Cause.BUDGET, Cause.STOPPED}:
-        say(f"Compared so far: {monitor.stream.seen:,}; verdicts after an interruption are not a random sample.")
+        say(f"Compared so far: {monitor.stream.seen:,}; after an interruption, verdicts are not a random sample.")
     mend = "replace the bad files and " if causes == {Cause.UNREADABLE} else ""
     left = f"; not scored: {file.missing() - decided.provisional:,}; {mend}run the same command again to complete it"
     say(f"Verdicts: {out}{left if file.missing() else ''}")
@@ -301,7 +303,7 @@ def tell_doubtful(decided: Decided, decide: DecisionOptions) -> None:
     if decided.unfamiliar:
         many = decided.verdicts + len(decided.unscored)
         share = f"{decided.unfamiliar} of {many} pictures ({100 * decided.unfamiliar / many:.1f} %)"
-        say(f"[yellow]Unfamiliar:[/yellow] {share}, where {100 * decide.false_alarms:.1f} % are expected. {UNFAMILIAR}")
+        say(f"[yellow]Unfamiliar:[/yellow] {share}; {100 * decide.false_alarms:.1f} % are expected.  {UNFAMILIAR}")
 
 
 def _tell_drift(monitor: Monitor) -> dict[str, object]:
@@ -312,10 +314,10 @@ def _tell_drift(monitor: Monitor) -> dict[str, object]:
     for line in stream.lines():
         say(f"[yellow]{line}[/yellow]" if stream.alarm else line)
     if since:
-        labels = f"; label these first and fit --add them: {safe(', '.join(first))}" if first else ""
+        labels = f"; label these first and add them with fit --add: {safe(', '.join(first))}" if first else ""
         say(f"It began about {safe(since[0].name)}{labels}.")
     if accepted:
-        say(f"Accepted before it was noticed, review these {len(accepted)}: {safe(', '.join(accepted))}")
+        say(f"Review the {len(accepted)} accepted before the change was noticed: {safe(', '.join(accepted))}")
     return {
         "drift": monitor.alarm is not None,
         "drift_since": since[0].name if since else None,
@@ -339,7 +341,7 @@ def _say_following(
         say_reach(model.fitted(), profile, model.typical_price())
     elif decided.verdicts:
         cost = cost_of_accepted(decided.price, decided.accepted)
-        basis = ", by an estimate and not a guarantee" if decide.accept == "estimate" else ""
+        basis = ", based on an estimate, not a guarantee" if decide.accept == "estimate" else ""
         say(f"{decided.accepted:,} of {decided.verdicts:,} verdicts are accepted{cost}{basis}.")
         if decided.accepted < decided.verdicts:
             say_next("have people review the others", "review", out, folder)
@@ -389,15 +391,11 @@ def serve(
     classifier: OtherOption,
     tls_cert: Annotated[Path | None, Serve(help="TLS certificate, for HTTPS.")] = None,
     tls_key: Annotated[Path | None, Serve(help="Private key of the certificate.")] = None,
-    looks: Annotated[
-        int, Serve(help="Maximum number of pictures in progress at a time; others wait for their turn.", min=1)
-    ] = 64,
+    looks: Annotated[int, Serve(help="Maximum number of pictures in progress at a time; others wait.", min=1)] = 64,
     timeout: Annotated[float, Serve(help="Longest time that a client waits, in seconds.", min=0.1)] = 60.0,
     max_megabytes: Annotated[float, Serve(help="Maximum size of a request.", min=0.001)] = 16.0,
     max_megapixels: Annotated[float, Serve(help="Maximum size of a picture.", min=0.0001)] = 24.0,
-    review: Annotated[
-        Path | None, Serve(help="Folder in which to keep pictures that need review; see `looktwice review`.")
-    ] = None,
+    review: Annotated[Path | None, Serve(help="Folder for pictures that need review; see `looktwice review`.")] = None,
     most_reviews: Annotated[int, Serve(help="Maximum number of pictures in that folder.", min=1)] = 1000,
 ) -> None:
     """Serve verdicts over HTTP, with a web page.

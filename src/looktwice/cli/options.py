@@ -41,32 +41,33 @@ HELP = {
     "the project, else in your data folder.",
     "budget": "Maximum number of queries that this ledger may ever spend on the classifier; +500 means 500 more than "
     "now.",
-    "money": "The same limit in money: 25, or +2.50.",
-    "price": "Price of one query, if the description does not say.",
-    "prices": "A table of token prices for chat models; `looktwice prices` prints one to start from.",
+    "money": "The same limit as an amount of money: 25, or +2.50.",
+    "price": "Price of one query, if the description does not state it.",
+    "prices": "A table of token prices for chat models; `looktwice prices` prints a template.",
     "rate": "Maximum number of queries per second.",
     "concurrency": "Maximum number of concurrent calls.",
     "canaries": "Number of stored answers to query again, to detect a changed classifier.",
     "seed": "Seed for the random views; by default the profile's, or 0.",
     "per_day": "Maximum number of queries per UTC day.",
-    "money_per_day": "The same limit in money.",
+    "money_per_day": "The same limit as an amount of money.",
     "longest_wait": "Longest wait in seconds that the classifier may ask for; beyond it the run stops and can be "
     "resumed.",
     "scores": "Use the classifier's own scores and ranked lists where they help on held-out folds, or ignore them.",
     "working_size": "Scale larger pictures down to this many pixels on the longer side; by default to what the "
     "classifier can use.",
     "batch": "Use the chat vendor's batch interface: cheaper, answered within a day; stopping early takes two rounds.",
-    "label_check": "Labelled pictures to query first, to stop if no label is among the true labels; 0 goes on "
-    "regardless.",
+    "label_check": "Number of labelled pictures to query first, to stop if no answer is among the true labels; "
+    "0 turns this check off.",
     "all": "Query everything about each picture, even if further answers would have little effect.",
-    "max_price": "Maximum price of a picture on average, by stopping earlier.",
-    "max_queries": "Maximum number of queries about a picture on average, by stopping earlier.",
-    "max_error": "Accept answers of which at most this share is wrong, such as 0.02, or unsafe=0.01 of those that say "
+    "max_price": "Maximum average price per picture, reached by stopping earlier.",
+    "max_queries": "Maximum average number of queries per picture, reached by stopping earlier.",
+    "max_error": "Accept answers of which at most this share is wrong, such as 0.02, or unsafe=0.01 for the answer "
     "unsafe; the others need review. May be repeated.",
-    "max_miss": "Accept at most this share of a class as something else: unsafe=0.02. May be repeated.",
-    "level": "Certainty of these guarantees together.",
-    "accept": "Accept by a guarantee, or by the best estimate, which is not a guarantee.",
-    "coverage": "Prediction sets: list labels that include the truth this often, such as 0.95. Not the share accepted.",
+    "max_miss": "Accept at most this share of a class as another class: unsafe=0.02. May be repeated.",
+    "level": "Certainty that all these guarantees hold.",
+    "accept": "Accept based on a guarantee, or on the best estimate, which is not a guarantee.",
+    "coverage": "Prediction sets: list labels that include the true one this often, such as 0.95. "
+    "This is not the share accepted.",
     "sets": "How a set is built: larger for doubtful pictures, with fewer labels, without randomness, or by one "
     "threshold.",
     "unfamiliar": "What to do with pictures unlike the labelled ones: treat them as any other, never accept them, or "
@@ -91,13 +92,13 @@ OtherOption = Annotated[
     Help(
         "--classifier",
         "-c",
-        help="The classifier, if the profile names another place or is not yours; see trust. Repeatable.",
+        help="The classifier, if the profile refers to another location or is not yours; see trust. Repeatable.",
         default_factory=list,
         show_default=False,
     ),
 ]
 _PROFILE = partial(typer.Option, default_factory=lambda: Project.here().profile_path(), show_default="profile.json")
-ProfileOption = Annotated[Path, _PROFILE("--profile", "-p", help="The profile that fit wrote.")]
+ProfileOption = Annotated[Path, _PROFILE("--profile", "-p", help="The profile written by fit.")]
 NewProfileOption = Annotated[Path, _PROFILE("--out", "-o", help="Where to write the profile.")]
 PicturesArgument = Annotated[
     list[Path],
@@ -167,7 +168,9 @@ def shares_of(option: str, given: Sequence[str] | None) -> dict[str, float] | No
         try:
             shares[label or ANY] = float(value)
         except ValueError:
-            raise typer.BadParameter(f"{text!r} is not a share; give 0.05 or LABEL=0.01", param_hint=option) from None
+            raise typer.BadParameter(
+                f"{text!r} is not a share; specify 0.05 or LABEL=0.01", param_hint=option
+            ) from None
     return shares or None
 
 
@@ -178,23 +181,23 @@ def _decide(
     given["max_error"] = errors[ANY] if errors and set(errors) == {ANY} else errors
     given["max_miss"] = shares_of("--max-miss", max_miss)
     if skip_unfamiliar and unfamiliar == "accept":
-        raise typer.BadParameter("it contradicts --unfamiliar accept; give one of them", param_hint="--skip-unfamiliar")
+        raise typer.BadParameter(
+            "it contradicts --unfamiliar accept; specify only one of them", param_hint="--skip-unfamiliar"
+        )
     return DecisionOptions(unfamiliar="refuse" if skip_unfamiliar else unfamiliar, **given)  # type: ignore[arg-type]
 
 
 def _place(
-    host: Annotated[str, Serve(help="Address to bind to; one that others can reach needs a token.")] = "127.0.0.1",
+    host: Annotated[str, Serve(help="Address to bind to; a token is required if others can reach it.")] = "127.0.0.1",
     port: Annotated[int, Serve(help="Port to bind to; 0 picks a free one.", min=0, max=65535)] = 8000,
     token_file: Annotated[
-        Path | None, Serve(help="File of SHA-256 hashes of the tokens that are let in, one per line.")
+        Path | None, Serve(help="File with the SHA-256 hashes of accepted tokens, one per line.")
     ] = None,
     new_token: Annotated[
         bool,
-        Serve("--new-token", help="Make a token, print a link with it once, and add its SHA-256 to the token file."),
+        Serve("--new-token", help="Create a token, print a link with it once, and add its SHA-256 to the token file."),
     ] = False,
-    allow_host: Annotated[
-        list[str] | None, Serve(help="A host name under which the service is reached; may be repeated.")
-    ] = None,
+    allow_host: Annotated[list[str] | None, Serve(help="A host name of the service; may be repeated.")] = None,
 ) -> Place:
     return Place(host, port, token_file, new_token, tuple(allow_host or ()))
 
@@ -205,11 +208,11 @@ class Truths:
 
     truths: Annotated[
         Path | None,
-        Help(help="A CSV file with the columns file and label, if it is not labels.csv beside the pictures."),
+        Help(help="A CSV file with the columns file and label, if not labels.csv beside the pictures."),
     ] = None
-    truths_column: Annotated[
-        str, Help(help="The column of that CSV file that holds the true labels.", metavar="NAME")
-    ] = "label"
+    truths_column: Annotated[str, Help(help="The column of the CSV file with the true labels.", metavar="NAME")] = (
+        "label"
+    )
     take: TakeOption = None
 
     def open(self, *pictures: Path) -> Sequence[Picture]:
@@ -224,7 +227,7 @@ _SKIP = Annotated[
     bool,
     Act(
         "--skip-unfamiliar",
-        help="Do not query pictures unlike the labelled ones; short for --unfamiliar refuse.",
+        help="Do not query pictures unlike the labelled ones; same as --unfamiliar refuse.",
     ),
 ]
 _DECIDE = [
@@ -263,7 +266,7 @@ def sliced(pictures: Sequence[Picture], take: str | None) -> Sequence[Picture]:
             f"--take {take!r} is not a slice; write :1000, 1000: or 500:700", code="option-invalid"
         ) from None
     if not chosen:
-        raise DataError(f"--take {take!r} leaves none of {len(pictures)} pictures", code="pictures-none")
+        raise DataError(f"--take {take!r} selects none of {len(pictures)} pictures", code="pictures-none")
     return chosen
 
 
@@ -287,6 +290,6 @@ def check_unread(out: Path, inputs: Sequence[Path | str | None]) -> None:
     for path in (Path(given) for given in inputs if given):
         if out.is_file() and path.is_file() and out.samefile(path):
             raise DataError(
-                f"{str(out)!r} is read by this command, and its result would replace it; name another",
+                f"{str(out)!r} is an input of this command and would be replaced by its result; specify another file",
                 code="file-exists",
             )

@@ -72,13 +72,13 @@ def score(
 ) -> tuple[bool, int]:
     """Write the verdicts of all pictures to a folder; returns whether all have one, and how many are held."""
     for used, why in (
-        (take is not None, "--take is for one machine; name the pictures that you want scored on Ray"),
-        (verify, "--verify is for one machine; on Ray name another folder to have everything looked at again"),
-        (output.json_log, "--json-log is for one machine; Ray has logs and a dashboard of its own"),
+        (take is not None, "--take works on one machine only; on Ray, specify the pictures to score"),
+        (verify, "--verify works on one machine only; on Ray, specify another folder to score everything again"),
+        (output.json_log, "--json-log works on one machine only; Ray has its own logs and dashboard"),
         (
             ask.batch,
-            "workers would wait up to a day for each batch; leave --batch out, or leave --engine ray out: one "
-            "machine puts all questions into batches at once, and the vendor does the work",
+            "workers would wait up to a day for each batch; leave out --batch, or leave out --engine ray: one "
+            "machine submits all queries in batches at once, and the vendor processes them",
         ),
     ):
         if used:
@@ -86,7 +86,8 @@ def score(
     for path in paths:
         if f"{_whole(out)}/".startswith(f"{_whole(path)}/"):  # they would be taken for tables of pictures
             raise DataError(
-                f"the verdicts would be among the pictures of {path}; name another folder", code="option-conflict"
+                f"the verdicts would be written among the pictures of {path}; specify another folder",
+                code="option-conflict",
             )
     model = AsyncModel.load(profile_path, classifiers, options=ask)
     policy_of(model, decide)
@@ -108,7 +109,7 @@ def score(
 
 
 def _tell(results: VerdictFolder, decide: DecisionOptions, record: dict[str, object], cut: bool, json: bool) -> Decided:
-    """Say what the verdicts in the folder come to."""
+    """Print a summary of the verdicts in the folder."""
     decided = Decided()
     for verdict in results.verdicts():
         decided.add(verdict)
@@ -217,7 +218,7 @@ def crew(job: Job, cpus: int, machines: Machines) -> Job:
     workers = machines.workers or cpus
     if workers > cpus:
         raise FleetError(
-            f"{workers} workers need as many processors, and the cluster has {cpus}; "
+            f"{workers} workers need as many processors, but the cluster has {cpus}; "
             f"give --workers {cpus} or add machines",
             code="option-invalid",
         )
@@ -374,12 +375,12 @@ class VerdictFolder:
                     file.write(text)
                 return
         if HEADER not in names:
-            raise DataError(f"{self.shown} holds other files; name another folder", code="file-exists")
+            raise DataError(f"{self.shown} holds other files; specify another folder", code="file-exists")
         with self._files.open_input_stream(f"{self._folder}/{HEADER}") as known:
             same = known.read() == text
         if not same:
             raise DataError(
-                f"{self.shown} holds verdicts of another profile or other options; name another folder",
+                f"{self.shown} holds verdicts from another profile or other options; specify another folder",
                 code="file-exists",
             )
 
@@ -444,5 +445,6 @@ class VerdictFolder:
         except OSError as fault:
             why = " ".join(str(fault).split())[:200]
             raise DataError(
-                f"{self.shown} cannot be written ({why}); check its rights and the free space", code="file-unwritable"
+                f"{self.shown} cannot be written ({why}); check its permissions and the free space",
+                code="file-unwritable",
             ) from None

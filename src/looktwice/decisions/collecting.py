@@ -86,7 +86,7 @@ class Collected:
             raise FitError("there is no labelled picture to learn from", code="labels-too-few")
         if not isinstance(self.votes, LabelledVotes):
             raise DataError(
-                "the truth of every picture is needed; see docs/pictures.md for how to give it", code="labels-missing"
+                "every picture needs a true label; see docs/pictures.md for how to provide them", code="labels-missing"
             )
         self.votes.check()
         return self.votes.distinct()
@@ -117,8 +117,8 @@ def warn(collected: Collected) -> None:
         warnings.warn(f"{problem}: {first.message}", stacklevel=2)
     if disputed := collected.distinct().disputed:
         one, other = disputed[0]
-        same = f"{len(disputed)} pictures are the same as others and have another truth"
-        warnings.warn(f"{same}, such as {other} and {one}: the first truth counts", stacklevel=2)
+        same = f"{len(disputed)} pictures are duplicates of others but have a different true label"
+        warnings.warn(f"{same}, such as {other} and {one}: the first label counts", stacklevel=2)
 
 
 def check_learnable(collected: Collected, pictures: int, on_collected: OnCollected) -> Collected:
@@ -129,13 +129,13 @@ def check_learnable(collected: Collected, pictures: int, on_collected: OnCollect
     if left := [item.name for item in collected.unscored if item.cause is Cause.STOPPED]:
         raise UnscoredError(
             f"no profile was fitted because the run was stopped with {pictures - len(collected.votes):,} of "
-            f"{pictures:,} pictures left, such as {left[0]}; do the same again to resume"
+            f"{pictures:,} pictures left, such as {left[0]}; repeat it to resume"
         )
     on_collected(collected)
     if (answered := len(collected.labelled())) < LEAST:
         raise UnscoredError(
-            f"no profile was fitted: {answered} of {pictures:,} pictures have all their answers, and it takes "
-            f"{LEAST}; fix why the others were not scored and repeat; stored answers cost nothing"
+            f"no profile was fitted: {answered} of {pictures:,} pictures have all their answers, but at least "
+            f"{LEAST} are needed; fix the cause for the others and repeat; stored answers cost nothing"
         )
     return collected
 
@@ -251,8 +251,8 @@ async def _check_labels(engine: QueryEngine, pictures: Sequence[Picture], vocabu
         check_truths(truths, answered)
     except DataError as error:
         raise DataError(
-            f"{error}; only the first {len(answered)} pictures were asked about, and their answers are kept in the "
-            "ledger, if there is one; --label-check 0 (label_check=0) goes on regardless",
+            f"{error}; only the first {len(answered)} pictures were queried; their answers are kept in the ledger, "
+            "if there is one; --label-check 0 (label_check=0) continues regardless",
             code=error.code,
         ) from None
 
@@ -311,7 +311,7 @@ def check_teachable(pictures: Sequence[Picture], least: int = LEAST) -> None:
     tags = {join_tags(sorted(picture.tags)) for picture in pictures if picture.tags is not None}
     truths = tags | {picture.truth for picture in pictures if picture.truth is not None}
     if len(truths) < 2:
-        problem = f"the truth of all {len(pictures)} pictures is {truths.pop()!r}" if truths else "no truth is known"
+        problem = f"all {len(pictures)} pictures are labelled {truths.pop()!r}" if truths else "no true label is known"
         raise FitError(f"{problem}; give pictures of two classes", code="labels-one-class")
 
 

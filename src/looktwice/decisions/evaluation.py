@@ -134,10 +134,10 @@ class Guarantees:
             sentences.append(f"Accepted: {100 * self.accepted:.1f} % of the pictures{wrong}.")
             sentences += [kept.line() for kept in self.claims]
         if self.covered is not None and self.listed is not None:
-            named = f"{100 * self.listed:.1f} % by its name, with {self.options:.2f} labels on average"
+            named = f"{100 * self.listed:.1f} % by name, with {self.options:.2f} labels on average"
             sentences.append(
-                f"Sets: {100 * self.covered:.1f} % contain the truth, {named}; with all classes that any other label "
-                f"stands for, {self.classes:.1f}."
+                f"Sets: {100 * self.covered:.1f} % contain the true label, {named}; counting every class behind "
+                f"“any other label”, {self.classes:.1f}."
             )
             shown = [part for part in self.bins if part.pictures >= LEAST_IN_BIN]
             sentences += [f"Sets by agreement: {'; '.join(map(str, shown))}."] if len(shown) > 1 else []
@@ -212,7 +212,7 @@ class PoweredAccuracy:
     def sentence(self) -> str:
         """As a sentence."""
         interval = f"{100 * self.value:.1f} % (95 % interval {100 * self.low:.1f} % to {100 * self.high:.1f} %)"
-        return f"Right, with the confidences of {self.unlabelled:,} other pictures: {interval}."
+        return f"Accuracy, estimated with the confidences of {self.unlabelled:,} other pictures: {interval}."
 
 
 def verdicts_of(verdicts: VerdictsLike) -> list[Verdict]:

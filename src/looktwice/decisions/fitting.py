@@ -335,7 +335,7 @@ def transferred(chosen: Measured, drawn: Collected, general: Collected, descript
     `general` are the answers about the same pictures under the general panel, for the jury.
     """
     if general.votes.names != drawn.votes.names:
-        raise DataError("some pictures were answered under one panel only; run the same command again")
+        raise DataError("some pictures were answered under only one of the panels; run the same command again")
     calibrator, labelled = Transfer(noise=chosen.noise.cumulative), drawn.labelled()
     families = (calibrator, Naive(), Constant(), Gaussian(), Probit())
     own, *others = [crossfit.cross_fit(family, labelled) for family in families]
@@ -349,7 +349,7 @@ def jury_of(teacher: Profile) -> Jury:
     if not isinstance(prior, Jury):
         family = teacher.calibrator["family"]
         raise DataError(
-            f"the profile to borrow from holds a {family}, and only a jury can be borrowed; fit it as one",
+            f"the profile to borrow from holds a {family}, but only a jury can be borrowed; fit it with a jury",
             code="profile-incomplete",
         )
     return prior

@@ -121,9 +121,9 @@ class Familiarity(BaseModel):
         except (binascii.Error, ValueError):
             raise ValueError(f"the neighbours are not rows of {len(NAMES)} numbers") from None
         if not len(rows) or not (np.abs(rows) < LARGEST).all():
-            raise ValueError("the neighbours are not descriptors of pictures")
+            raise ValueError("the neighbours are not picture descriptors")
         if not self.distances or not (np.diff((0.0, *self.distances, LARGEST)) >= 0).all():
-            raise ValueError("there must be distances from 0 on, in increasing order")
+            raise ValueError("the distances must be non-negative and in increasing order")
         return self
 
     def p_values(self, descriptors: Floats) -> Floats:
@@ -287,9 +287,9 @@ class AnswerKinds(BaseModel):
     @model_validator(mode="after")
     def _whole(self) -> Self:
         if not self.seen or not all(self.seen.values()):
-            raise ValueError("there must be kinds of answers for every label")
+            raise ValueError("every label must have answer kinds")
         if not all(KIND.fullmatch(kind) for by_kind in self.seen.values() for kind in by_kind):
-            raise ValueError("a kind of answers is written like 8/1")
+            raise ValueError("an answer kind must be written like 8/1")
         return self
 
     def p_values(self, votes: Votes) -> Floats:
@@ -309,11 +309,11 @@ class AnswerKinds(BaseModel):
         agree, labels = kind.split("/")
         among = self.seen.get(label)
         if among is None:
-            return f"the classifier answered {label!r}, which it gave for no labelled picture"
-        how = f"{agree} of {self.views} views agree with {label!r} and {labels} labels are named"
+            return f"the classifier answered {label!r}, which it never returned for a labelled picture"
+        how = f"{agree} of {self.views} views agree with {label!r} and {labels} labels occur"
         times = among.get(kind, 0)
         often = f"{times} of" if times else "none of"
-        return f"{how}, as with {often} the {sum(among.values())} labelled pictures that it called so"
+        return f"{how}, as with {often} the {sum(among.values())} labelled pictures with this label"
 
     def _table(self) -> tuple[dict[str, int], dict[str, int], Counts]:
         """Indices of labels and kinds, and a contingency table of pictures, padded with an empty row and column."""
@@ -390,7 +390,7 @@ class Drift:
     def __post_init__(self) -> None:
         check_share("alpha", self.alpha)
         if sum(self.reference) < 1 or min(self.reference) < 0:
-            raise DataError(f"drift needs counts of the profile's pictures, not {self.reference}; fit again")
+            raise DataError(f"drift detection needs counts of the profile's pictures, not {self.reference}; fit again")
 
     @property
     def seen(self) -> int:
@@ -409,7 +409,7 @@ class Drift:
             return self
         if kind.min() < 0 or kind.max() >= len(self.reference):
             raise DataError(
-                f"drift knows the agreement bins 0 to {len(self.reference) - 1}, not {kind.min()} to {kind.max()}"
+                f"drift detection has agreement bins 0 to {len(self.reference) - 1}, not {kind.min()} to {kind.max()}"
             )
         drift, step = self, max(1, CELLS // len(self.reference))
         for start in range(0, len(kind), step):

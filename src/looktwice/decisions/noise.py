@@ -60,10 +60,10 @@ def probes(
     """The readings of each picture, in order; the error of one that cannot be read."""
     fixed = [str(view) for view in views if not view.random]
     if not views or fixed:
-        what = f"{fixed[0]} shows the same each time" if fixed else "no view is named"
+        what = f"{fixed[0]} gives the same picture each time" if fixed else "no view is named"
         raise ViewError(f"{what}; noise comes from random views such as gaussian:0.1 or rotation:20")
     if draws < 2:
-        raise ViewError(f"noise needs 2 draws a picture or more, not {draws}; 50 are usual", code="option-invalid")
+        raise ViewError(f"noise needs at least 2 draws per picture, not {draws}; 50 are usual", code="option-invalid")
     work = partial(_probe, model, views, draws, seed)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for start in range(0, len(pictures), AHEAD):
@@ -186,8 +186,8 @@ class NoiseFile(BaseModel):
         if len(asked) == 1 and asked[0] in known:
             return known[asked[0]].cumulative
         raise DataError(
-            f"the noise of {', '.join(known)} was measured, but the panel asks {', '.join(asked)[:200] or 'nothing'}; "
-            f"ask for example --views '{next(iter(known))}*10'",
+            f"the noise was measured for {', '.join(known)}, but the panel asks {', '.join(asked)[:200] or 'nothing'}; "
+            f"use for example --views '{next(iter(known))}*10'",
             code="votes-mismatch",
         )
 

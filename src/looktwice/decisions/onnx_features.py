@@ -48,7 +48,7 @@ class OnnxModel:
         entry = self._session.get_inputs()[0]
         if isinstance(entry.shape[0], int) and entry.shape[0] > 1:
             what = f"{str(path)!r} takes exactly {entry.shape[0]} pictures a call"
-            raise PermanentError(f"{what}; export it with a free batch", code="model-unsupported")
+            raise PermanentError(f"{what}; export it with a dynamic batch size", code="model-unsupported")
         self._input, self._together = entry.name, 1 if entry.shape[0] == 1 else TOGETHER
         self._features = layer.features
         _check(self, layer, model.graph.output[0].name)
@@ -70,7 +70,7 @@ class OnnxModel:
         for values in tables:
             if values.ndim == 0 or len(values) != n:
                 raise PermanentError(
-                    f"{n} pictures gave values of shape {values.shape}; their first size must be free",
+                    f"{n} pictures gave values of shape {values.shape}; their first dimension must be dynamic",
                     code="model-unsupported",
                 )
         return [np.asarray(values, np.float64).reshape(n, -1) for values in tables]
@@ -94,7 +94,7 @@ def open_onnx(description: str | Path) -> OnnxModel:
     classifier = connect(text)
     if not isinstance(classifier, OnnxClassifier):
         raise PermanentError(
-            f"{text!r} is not an ONNX model on this machine; an open model is, since its features are read",
+            f"{text!r} is not an ONNX model on this machine, which an open model must be because its features are read",
             code="model-unsupported",
         )
     path = Path(text) if text.endswith(".toml") else Path(text.partition(":")[2])
@@ -124,7 +124,7 @@ def find_layer(model: ModelProto, folder: Path) -> Layer:
         end = "one of its inputs" if last is None else f"{last.op_type} ({last.name or last.output[0]})"
         raise PermanentError(
             f"the model ends in {end}, not in a linear layer with constant weights (Gemm, or MatMul and "
-            "Add, then perhaps Softmax); take another open model",
+            "Add, optionally followed by Softmax); use another open model",
             code="model-unsupported",
         )
     heads = {layer.logits} | {other.logits for end in ends[1:] if (other := graph.layer(end))}
@@ -229,7 +229,7 @@ def _load(path: Path) -> ModelProto:
         return onnx.load(str(path), load_external_data=False)
     except Exception as error:  # protobuf's own types, which change with its version
         raise PermanentError(
-            f"{str(path)!r} is not an ONNX file whose graph can be read: {_line(error)}", code="model-unsupported"
+            f"{str(path)!r} is not an ONNX file with a readable graph: {_line(error)}", code="model-unsupported"
         ) from None
 
 
@@ -240,8 +240,9 @@ def _check(model: OnnxModel, layer: Layer, answer: str) -> None:
     inner, labels = model.head.W.shape
     if features.shape[1] != inner or logits.shape[1] != labels or answers.shape[1] != labels:
         raise PermanentError(
-            f"the last linear layer turns {inner} features into {labels} logits, but a picture has {features.shape[1]} "
-            f"features, {logits.shape[1]} logits and {answers.shape[1]} outputs; a head is used once a picture",
+            f"the last linear layer turns {inner} features into {labels} logits, but one picture gives "
+            f"{features.shape[1]} features, {logits.shape[1]} logits and {answers.shape[1]} outputs; the layer must be "
+            "used once per picture",
             code="model-unsupported",
         )
     if labels != len(model.labels):
@@ -252,13 +253,14 @@ def _check(model: OnnxModel, layer: Layer, answer: str) -> None:
     apart = float(np.abs(model.head.logits(features) - logits).max() / max(1.0, float(np.abs(logits).max())))
     if not apart <= TOLERANCE:
         raise PermanentError(
-            f"features·W + b is off the model's logits by {apart:.2g} of their size, more than {TOLERANCE:g}; "
+            f"features·W + b differs from the model's logits by {apart:.2g} of their size, more than {TOLERANCE:g};  "
             "if the model computes in half precision, export it in float32",
             code="model-unsupported",
         )
     if (logits.argmax(axis=1) != answers.argmax(axis=1)).any():
         raise PermanentError(
-            "the model's answers are not in the order of its logits; take another open model", code="model-unsupported"
+            "the order of the model's outputs differs from that of its logits; use another open model",
+            code="model-unsupported",
         )
 
 

@@ -113,7 +113,7 @@ def plan(pictures: int, panel: Panel, prices: Mapping[str, float], fixed: bool =
         (
             stage("Pilot, all candidates", size // 2, panel.views),
             stage("Pilot, those that suit", size - size // 2, fewer),
-            stage("The rest, what the pilot found worth asking", pictures - size, fewer),
+            stage("The rest: what the pilot found worth asking", pictures - size, fewer),
         )
     )
 
@@ -211,8 +211,8 @@ def _without(cut: Collected, panel: Panel, complete: Collected | None) -> Select
     total = len(cut.votes) + len(cut.unscored)
     return Selection(
         complete,
-        cut=f"The budget ended early: {which} could be asked about {len(cut.votes):,} of {total:,} pictures and "
-        f"{'is' if len(added) == 1 else 'are'} left out of the comparison; {why}",
+        cut=f"The budget ended early: {which} could be asked about only {len(cut.votes):,} of {total:,} pictures and "
+        f"{'is' if len(added) == 1 else 'are'} excluded from the comparison; {why}",
     )
 
 
@@ -353,8 +353,8 @@ def limits(asked: Sequence[ProfileClassifier], max_price: float | None, max_quer
     cheapest = min(asked, key=lambda classifier: classifier.price)
     if (max_price is not None and not max_price >= cheapest.price) or not (max_queries is None or max_queries >= 1):
         raise FitError(
-            f"one query about each picture costs at least {cheapest.price:g}, which a max_price of {max_price} and "
-            f"max_queries of {max_queries} do not allow; raise them",
+            f"one query about each picture costs at least {cheapest.price:g}, which max_price={max_price} and "
+            f"max_queries={max_queries} do not allow; raise them",
             code="option-invalid",
         )
     price, queries = (np.inf if limit is None else limit for limit in (max_price, max_queries))
@@ -401,7 +401,7 @@ class Setting:
 def grid_of(family: str) -> Sequence[View]:
     """The settings that the paper tries of a transformation."""
     if family not in GRIDS:
-        raise ViewError(f"the paper has no transformation {family!r}; it has {', '.join(GRIDS)}")
+        raise ViewError(f"the paper does not use the transformation {family!r}; it has {', '.join(GRIDS)}")
     return GRIDS[family]
 
 

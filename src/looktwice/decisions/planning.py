@@ -90,7 +90,7 @@ class Need:
         """The need as a sentence."""
         share = "every picture" if self.accepted == 1.0 else f"{100 * self.accepted:.0f} % of the pictures"
         if claim.kind == "miss":
-            condition = f"if {100 * self.error:.2f} % of what is {claim.label} is missed"
+            condition = f"if {100 * self.error:.2f} % of the {claim.label} pictures are missed"
         else:
             condition = f"if {100 * self.error:.2f} % of those are wrong"
         which = {"miss": f" of {claim.label}", "error": f" that are answered {claim.label}"}[claim.kind]
@@ -172,8 +172,8 @@ def best_estimate(answers: Answers, max_error: float = MAX_ERROR) -> str:
     """The expected acceptance rate at this error, marked as an estimate."""
     expected = estimate(answers.confidence, answers.correct, max_error)
     if expected is None:
-        return "There are no held-out answers to estimate from."
-    return expected.sentence() + (" --accept estimate accepts by it." if expected.error <= max_error else "")
+        return "There are no held-out answers for an estimate."
+    return expected.sentence() + (" --accept estimate uses it." if expected.error <= max_error else "")
 
 
 def least_error(answers: Answers, level: float = 0.95) -> tuple[float, float] | None:
@@ -196,17 +196,17 @@ def remarks(needs: Sequence[Need], answers: Answers, level: float = 0.95) -> lis
             fewer, others = (f"{100 * need.accepted:.0f} %" for need in (less, more))
             sentences.append(
                 f"Accepting {fewer} needs more labels than {others}: only labelled pictures that would be accepted "
-                f"count as evidence, {fewer} of them, and the most confident ones are not much more often right "
+                f"count as evidence, {fewer} of them, and the most confident ones are not much more accurate "
                 f"({100 * less.error:.2f} % wrong, {100 * more.error:.2f} % among {others})."
             )
     labels = f"The {len(answers.confidence):,} labelled pictures so far"
     if least := least_error(answers, level):
         sentences.append(
-            f"{labels} support as the strictest guarantee an error of at most {least[0]:.3g}, accepting "
-            f"{100 * least[1]:.0f} %."
+            f"{labels}: the strictest guarantee that they support is an error rate of at most {least[0]:.3g}, with "
+            f"{100 * least[1]:.0f} % of the pictures accepted."
         )
     else:
-        sentences.append(f"{labels} are too few to guarantee any error.")
+        sentences.append(f"{labels} are too few to guarantee any error rate.")
     return sentences
 
 

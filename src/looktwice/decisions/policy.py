@@ -95,7 +95,7 @@ class PicturePolicy:
         """Return a copy that handles unfamiliar pictures this way."""
         if unfamiliar == "refuse" and self.familiarity is None:
             raise ProfileError(
-                "this profile cannot tell which pictures are unfamiliar; fit again, or do not refuse any",
+                "this profile cannot tell which pictures are unfamiliar; fit again, or leave out --unfamiliar refuse",
                 code="profile-incomplete",
             )
         return replace(self, unfamiliar=unfamiliar, false_alarms=false_alarms)
@@ -213,7 +213,7 @@ class Policy(PicturePolicy):
         for claim in claims:
             if claim.label != ANY and not (self.held_out.predicted and claim.label in vocabulary):
                 known = ", ".join(sorted(vocabulary)[:5]) if self.held_out.predicted else "none by name; fit again"
-                unknown = f"the profile knows no label {claim.label!r} to claim anything about"
+                unknown = f"the profile has no label {claim.label!r} for a guarantee"
                 raise DataError(f"{unknown}; it knows {known}", code="option-invalid")
         return [ClaimTest(claims, self.held_out.answers(vocabulary), level)]
 
@@ -286,7 +286,7 @@ class TagPolicy(PicturePolicy):
         tags = self.jury.tags
         if unknown := [claim.label for claim in claims if claim.label not in (ANY, *tags)]:
             raise DataError(
-                f"the profile knows no tag {unknown[0]!r} to claim anything about; it knows {', '.join(tags[:5])}",
+                f"the profile has no tag {unknown[0]!r} to claim anything about; it knows {', '.join(tags[:5])}",
                 code="option-invalid",
             )
         by_tag = [_tag_claims(claims, tag) for tag in tags]
@@ -450,7 +450,7 @@ class DecisionOptions:
     def _of_tags(self, profile: Profile) -> TagPolicy:
         if (self.coverage, self.max_price, self.max_queries) != (None,) * 3:
             raise ProfileError(
-                "coverage and limits are for single labels, and this profile is for tags; leave them out",
+                "coverage and limits apply to single-label answers, but this profile is for tags; leave them out",
                 code="option-conflict",
             )
         policy = TagPolicy.usual(profile).treating(self.unfamiliar, self.false_alarms)

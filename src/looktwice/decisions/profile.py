@@ -77,10 +77,10 @@ class Adaptive(Part):
         calibrator = calibrators.restore(self.calibrator)
         views = len(self.views())
         if not isinstance(calibrator, AdaptiveJury) or {len(calibrator.juries) - 1, len(self.enough)} != {views}:
-            raise DataError("its parameters of early stopping are inconsistent; fit again", code="calibrator-malformed")
+            raise DataError("its early-stopping parameters are inconsistent; fit again", code="calibrator-malformed")
         if self.first > views:
             raise DataError(
-                f"it always asks {self.first} views of a panel that has {views}; fit again", code="calibrator-malformed"
+                f"it always asks {self.first} views, but its panel has {views}; fit again", code="calibrator-malformed"
             )
         return calibrator
 
@@ -173,12 +173,14 @@ class Profile(Part):
             return None
         allowed = [stopping for stopping in known if stopping.price <= price and stopping.queries <= queries]
         if not allowed:
-            least = f"; its cheapest takes {known[0].queries:.3g} queries at {known[0].price:.3g}" if known else ""
+            least = (
+                f"; its cheapest option takes {known[0].queries:.3g} queries at {known[0].price:.3g}" if known else ""
+            )
             limits = [("--max-price", max_price), ("--max-queries", max_queries)]
             wanted = [word for name, limit in limits if limit is not None for word in (name, f"{limit:g}")]
             described = [word for _, text in self.described() for word in ("-c", text)]
             raise ProfileError(
-                f"this profile asks nothing within {' '.join(wanted)}{least}; fit again with that limit, for which "
+                f"this profile has no stopping rule within {' '.join(wanted)}{least}; fit again with that limit, for which "
                 f"stored answers cost nothing: {shlex.join(['looktwice', 'fit', 'LABELLED', *described, *wanted])}",
                 code="profile-incomplete",
             )
@@ -369,8 +371,8 @@ class Profile(Part):
         """Raise an error if scores are to be ignored that the profile uses."""
         if scores == "ignore" and self.evidence == "scores":
             raise ProfileError(
-                "this profile uses the classifier's scores; leave out --scores ignore, or fit again with it: it "
-                "costs no query, the answers are in the ledger",
+                "this profile uses the classifier's scores; leave out --scores ignore, or fit again with it, which "
+                "costs no query because the answers are in the ledger",
                 code="profile-mismatch",
             )
 
@@ -381,34 +383,34 @@ class Profile(Part):
             name = known.name or next(iter(classifiers))
             if name not in classifiers:
                 raise ProfileError(
-                    f"this profile asks the classifier {name!r}, and there is none of that name among "
-                    f"{', '.join(map(repr, classifiers))}; connect it under this name",
+                    f"this profile uses the classifier {name!r}, but the classifiers given are "
+                    f"{', '.join(map(repr, classifiers))}; connect one under this name",
                     code="profile-mismatch",
                 )
             classifier, renames = classifiers[name].classifier, classifiers[name].names.renames
             if answer_kind(classifier) != self.kind:
                 raise ProfileError(
-                    f"this profile was fitted on answers of the kind {self.kind!r}, and the classifier is described "
+                    f"this profile was fitted on answers of kind {self.kind!r}, but the classifier is described "
                     f'with answer = "{answer_kind(classifier)}"; fit again: stored answers cost nothing',
                     code="profile-mismatch",
                 )
             if lasting(classifier.fingerprint) != lasting(known.fingerprint):
                 raise ProfileError(
                     f"this profile was fitted on classifier {known.fingerprint}, not on {classifier.fingerprint}; "
-                    "fit again, or give the classifier it was made for",
+                    "fit again, or use the classifier that it was fitted on",
                     code="profile-mismatch",
                 )
             if reading(classifier) != known.reading:
                 raise ProfileError(
-                    "this profile was fitted when something else was read from the classifier's replies (its label or "
-                    "score path); fit again: it costs no query, the replies are in the ledger",
+                    "this profile was fitted when a different label or score path was used to read the classifier's "
+                    "replies; fit again, which costs no query because the replies are in the ledger",
                     code="profile-mismatch",
                 )
             if changed := sorted(word for word, _ in known.renames.items() ^ renames.items()):
                 before, after = (shown(names.get(changed[0], changed[0])) for names in (known.renames, renames))
                 raise ProfileError(
-                    f"this profile was fitted when {shown(changed[0])!r} was called {before!r}, and the description "
-                    f"now calls it {after!r}; fit again: it costs no query, the answers are in the ledger",
+                    f"this profile was fitted when {shown(changed[0])!r} was called {before!r}, but the description "
+                    f"now calls it {after!r}; fit again, which costs no query because of the ledger",
                     code="profile-mismatch",
                 )
 
@@ -433,7 +435,7 @@ def _try_tags(profile: Profile) -> None:
 
     _check_probabilities(probabilities)
     if jury.tags != profile.vocabulary:
-        raise DataError("its calibrator of tags is inconsistent; fit again", code="calibrator-malformed")
+        raise DataError("its tag calibrator is inconsistent; fit again", code="calibrator-malformed")
 
 
 def tag_votes(votes: Votes, profile: Profile) -> TagVotes:

@@ -178,7 +178,7 @@ class HeldOut(Part):
         lists = (self.true_probability, self.through, self.rank, self.predicted, self.truth)
         optional = set(map(len, lists))
         if len(self.correct) != len(self.confidence) or not optional <= {0, len(self.confidence)}:
-            raise ValueError("there must be one confidence, one correct and one true_probability for each picture")
+            raise ValueError("confidence, correct and true_probability must each have one value per picture")
         return self
 
     def arrays(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

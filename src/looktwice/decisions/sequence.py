@@ -68,7 +68,10 @@ class Source:
 
     def __post_init__(self) -> None:
         if not self.price >= 0.0 or "@" in self.classifier:
-            raise DataError(f"{self}: a price is at least 0, and a classifier's name has no '@'", code="option-invalid")
+            raise DataError(
+                f"{self}: a price must be at least 0, and a classifier's name must not contain '@'",
+                code="option-invalid",
+            )
 
     @classmethod
     def parse(cls, text: str, first: str, price: float = 1.0) -> Self:
@@ -91,8 +94,7 @@ class Sequence:
     def __post_init__(self) -> None:
         if not self.sources or len(self.enough) != len(self.sources) - 1:
             raise DataError(
-                f"{len(self.sources)} sources need {len(self.sources) - 1} confidences to stop at, not "
-                f"{len(self.enough)}"
+                f"{len(self.sources)} sources need {len(self.sources) - 1} stopping confidences, not {len(self.enough)}"
             )
 
     def __str__(self) -> str:
@@ -390,7 +392,7 @@ def candidates(
     """Validate the input of a search: votes whose base and views are the answers of these sources, and folds."""
     check_count(len(labelled))
     if len(sources) != len(labelled.panel) + 1:
-        raise DataError(f"votes of {len(labelled.panel) + 1} sources need as many, not {len(sources)}")
+        raise DataError(f"the votes need {len(labelled.panel) + 1} sources, not {len(sources)}")
     return HeldOutJuries(labelled, tuple(sources), folds(len(labelled), FOLDS, seed), ballot)
 
 
@@ -445,10 +447,10 @@ class Expected:
     def sentence(self) -> str:
         """As a sentence."""
         if self.queries > 1.0 - LEAST_GAIN:
-            return "Everything is asked about each picture: so few labelled pictures do not tell when to stop early."
+            return "Everything is asked about each picture: too few labelled pictures to learn when to stop early."
         interval = f"95 % interval {self.low:.3f} to {self.high:.3f}"
         score = f"{self.brier:.3f} of the Brier score of asking everything ({interval})"
         claim = f"Stopping early: {score} at {100 * self.queries:.0f} % of the queries"
         if self.high <= 1.0 + LEAST_GAIN:
             return f"{claim}, on held-out pictures."
-        return f"{claim}; that it stays within {1 + LEAST_GAIN:g} is not certain with so few labelled pictures."
+        return f"{claim}; with so few labelled pictures, it is not certain to stay within {1 + LEAST_GAIN:g}."

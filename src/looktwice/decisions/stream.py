@@ -64,7 +64,9 @@ class ExpectedAccuracy:
         if self.accuracy is None or self.low is None or self.high is None:
             return f"Expected accuracy: unknown, because {self.reason}."
         interval = f"{100 * self.accuracy:.1f} % (95 % interval {100 * self.low:.1f} % to {100 * self.high:.1f} %)"
-        return f"Expected accuracy: {interval}, if answers are right as often as labelled ones of the same confidence."
+        return (
+            f"Expected accuracy: {interval}, if answers are right as often as labelled ones with the same confidence."
+        )
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ class Stream:
                 reason="answers alone cannot show whether the pictures are merely harder; label some"
             )
         if not self.seen or (known[weight > 0] < LEAST_IN_BIN).any():
-            return ExpectedAccuracy(reason="too few answers like these were checked")
+            return ExpectedAccuracy(reason="too few labelled pictures have similar confidences")
         parts = [(correct - sure)[group == each] for each in range(BINS)]
         value = float(self.sum / self.seen + sum(w * part.mean() for w, part in zip(weight, parts, strict=True) if w))
         variance = sum(w**2 * part.var(ddof=1) / len(part) for w, part in zip(weight, parts, strict=True) if w)
@@ -275,10 +277,12 @@ class Monitor:
                 self._since_alarm = Stream.start(self._policy)
             elif self._since_alarm.seen >= self.alarm.needed:
                 self._stream, self.alarm = self._since_alarm, None
-                LOG.warning("the pictures are usual again; verdicts are no longer held")
+                LOG.warning("the pictures look normal again; verdicts are no longer held")
         elif (since := self._stream.since) is not None:
             delay = self._stream.seen - since
             began = self._recent[self._place(since)].at
             self.alarm = Alarm(began, delay, max(USUAL, USUAL_TIMES * delay))
             self._since_alarm = Stream.start(self._policy)
-            LOG.warning("%s (%s); label some of these and fit --add them", " ".join(self._stream.lines()), self.alarm)
+            LOG.warning(
+                "%s (%s); label some of these and add them with fit --add", " ".join(self._stream.lines()), self.alarm
+            )

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 Fit = Callable[[LabelledTagVotes], TagJury]
 FAMILY = "tags"
 """The name of the calibrator in a profile."""
-NO_TAGS = "no tag is true of any labelled picture; give pictures with tags"
+NO_TAGS = "no labelled picture has a tag; give pictures with tags"
 RENEWED = 50
 """The fewest further pictures by which a repair may fit a jury anew."""
 PRECISION = 0.95
@@ -80,7 +80,7 @@ def left_out(collected: Collected, known: Sequence[str] = ()) -> str:
     votes = collected.votes
     listed = Counter(label for row in votes.lists() for ranked in row for label, _ in ranked)
     others = sorted(listed.keys() - {*true_tags(votes), *known})
-    return f"{few(others, 'returned tag')} true of no labelled picture: left out" if others else ""
+    return f"{few(others, 'returned tag')} not on any labelled picture: left out" if others else ""
 
 
 def true_tags(votes: Votes) -> tuple[str, ...]:
@@ -265,7 +265,7 @@ class TagScores:
     def sentence(self) -> str:
         """The overall results as a sentence."""
         return (
-            f"Brier score {self.brier:.3f} a picture, ECE {self.ece:.3f}, recall at precision {PRECISION:g}: "
+            f"Brier score {self.brier:.3f} per picture, ECE {self.ece:.3f}, recall at precision {PRECISION:g}: "
             f"{100 * self.recall_95:.0f} %; all tags decided of {100 * self.done:.0f} % of the pictures."
         )
 

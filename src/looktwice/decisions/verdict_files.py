@@ -281,12 +281,12 @@ def read_any(path: Path) -> list[AnyVerdict]:
         return [verdict for verdict in read if not isinstance(verdict, Unscored)]
     except OSError as error:
         raise DataError(
-            f"{str(place)!r} cannot be read ({error.strerror}); give a file that `score` wrote", code="file-unreadable"
+            f"{str(place)!r} cannot be read ({error.strerror}); give a file written by `score`", code="file-unreadable"
         ) from None
     except (ValueError, KeyError, TypeError, csv.Error) as error:
         why = " ".join(str(error).split())[:100]
         raise DataError(
-            f"{str(place)!r} holds no verdicts ({why}); give a file that `score` wrote", code="file-malformed"
+            f"{str(place)!r} holds no verdicts ({why}); give a file written by `score`", code="file-malformed"
         ) from None
 
 
@@ -295,7 +295,9 @@ def read(path: Path) -> list[Verdict]:
     verdicts = read_any(path)
     labels = [verdict for verdict in verdicts if isinstance(verdict, Verdict)]
     if len(labels) < len(verdicts):
-        raise DataError(f"{str(path)!r} holds verdicts on tags; this is for those of one label", code="option-conflict")
+        raise DataError(
+            f"{str(path)!r} holds verdicts on tags, but this needs single-label verdicts", code="option-conflict"
+        )
     return labels
 
 
@@ -364,7 +366,8 @@ def _rows(path: Path) -> Iterator[Mapping[str, object]]:
         yield from pq.read_table(path).to_pylist()
     else:
         raise DataError(
-            f"{str(path)!r} must end in {', '.join(files.ENDINGS)}, as `score` writes verdicts", code="file-ending"
+            f"{str(path)!r} must end in {', '.join(files.ENDINGS)}, the formats in which `score` writes verdicts",
+            code="file-ending",
         )
 
 

@@ -111,7 +111,7 @@ class _Routes:
         try:
             return self._state(TOKEN.validate_python(request.query_params.get("window")))
         except ValidationError:
-            raise Refusal("request", "the window is missing or invalid; give up to 64 letters and digits") from None
+            raise Refusal("request", "the window id is missing or invalid; use up to 64 letters and digits") from None
 
     async def picture(self, request: Request) -> Response:
         """A picture, scaled down to `SIDE`."""

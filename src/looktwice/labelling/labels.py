@@ -199,7 +199,7 @@ class Labels:
         other: Says = "label" if self.kind == "tags" else "tags"
         if any(click.says == other for click in self.known().values()):
             raise DataError(
-                f"{str(self.out)!r} holds {other}, and the classifier gives {self.kind}; name another file with --out",
+                f"{str(self.out)!r} holds {other}, but the classifier gives {self.kind}; specify another with --out",
                 code="labels-unmatched",
             )
 
@@ -222,7 +222,7 @@ class Labels:
         if more := [name for name in header if name not in (files_column, *COLUMNS["label"], *COLUMNS["tags"])]:
             what = f"{str(self.out)!r} has columns that would be lost ({', '.join(map(shown, more))})"
             raise DataError(
-                f"{what}; write the labels to another file with --out, or take these columns out", code="file-exists"
+                f"{what}; write the labels to another file with --out, or remove these columns", code="file-exists"
             )
         for number, (file, row) in enumerate(read_truths(self.out).items() if self.out.exists() else ()):
             says: Says = "label" if row.truth else "not" if row.excluded else "unsure"

@@ -158,8 +158,8 @@ def share(sizes: Counts, count: Counts, errors: Counts, expected: Floats) -> Sha
 FEWEST = 4 * FOLDS
 """With fewer labels, only their number is shown."""
 NOTE = (
-    "Estimated by 5-fold cross-validation. Stop at the number of labels, not as soon as a guarantee appears: waiting "
-    "for one makes it less certain than stated."
+    "Estimated by 5-fold cross-validation. Stop at the planned number of labels, not as soon as a guarantee "
+    "appears, which would make it less certain than stated."
 )
 WEIGHED = "Doubtful verdicts are shown more often than confident ones, and each counts for less."
 
@@ -220,7 +220,7 @@ class LabelSummary:
         unsure = [f"{self.unsure:,} marked “can’t tell”"] if self.unsure else []
         rows = [("Labels", f"{self.labels:,}", "; ".join([*unasked, *unsure]))]
         if self.accuracy is None or self.ece is None:
-            return [*rows, ("More figures from", f"{FEWEST} labels", "of at least two classes")]
+            return [*rows, ("More figures from", f"{FEWEST} labels", "from at least two classes")]
         more = "none" if self.enough else "out of reach" if self.more is None else f"about {self.more:,}"
         because = "even the most confident answers are wrong too often" if more == "out of reach" else ""
         rows.append((f"Still needed for at most {100 * self.wanted:.3g} % errors", more, because))

@@ -108,13 +108,13 @@ class _Loop:
         with self._taking:
             if threading.current_thread() is self._thread:
                 problem = LookTwiceError(
-                    "the model was called by its own on_answer or progress function, which it waits for; "
-                    "note what you need there, and call the model afterwards or from another thread",
+                    "the model was called by its own on_answer or progress function, for which it waits; "
+                    "store what you need there, and call the model afterwards or from another thread",
                     code="model-closed",
                 )
             elif self.forked:
                 problem = LookTwiceError(
-                    "the model was opened before this process was forked; make another in this process",
+                    "the model was opened before this process was forked; create another in this process",
                     code="model-closed",
                 )
             elif self._ended:
@@ -132,7 +132,7 @@ class _Loop:
 
 def _closed() -> LookTwiceError:
     return LookTwiceError(
-        "the model was closed while it was asking; what was answered is kept, so ask again", code="model-closed"
+        "the model was closed while it was asking; the answers so far are kept, so ask again", code="model-closed"
     )
 
 

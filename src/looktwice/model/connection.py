@@ -91,8 +91,8 @@ def connect(
     named = replace(known, rename={**known.rename, **renames}, **{**described, **said})  # type: ignore[arg-type]
     if not CLASSIFIER_NAME.fullmatch(named.name):
         raise LookTwiceError(
-            f"a classifier cannot be called {named.name!r}; give it a name of at most 60 characters, without blanks, @ "
-            "and *",
+            f"a classifier cannot be called {named.name!r}; give it a name of at most 60 characters, without spaces, "
+            "@ and *",
             code="option-invalid",
         )
     return named
@@ -108,14 +108,14 @@ def named(given: Sequence[str] = ()) -> list[Connected]:
     sources = sources or [(name, registry.trusted(text, project.file)) for name, text in project.descriptions()]
     if not sources:
         raise LookTwiceError(
-            f'no classifier is named; give -c, or write for example classifiers = ["my-api.toml"] into {FILE}',
+            f'no classifier is given; use -c, or write for example classifiers = ["my-api.toml"] into {FILE}',
             code="option-invalid",
         )
     connected = [connect(one, name=name, rename=project.names(name or name_of(one))) for name, one in sources]
     for unknown in () if given else project.rename.keys() - {each.name for each in connected}:
         if meant := get_close_matches(unknown, [each.name for each in connected], 1):
             raise DataError(
-                f"{str(project.file)!r} renames labels of {unknown!r}, and there is no such classifier; did you mean "
+                f"{str(project.file)!r} renames labels of {unknown!r}, but there is no such classifier; did you mean "
                 f"{meant[0]!r}?",
                 code="project-invalid",
             )
@@ -156,7 +156,7 @@ def _kind(connected: Sequence[Connected]) -> AnswerKind:
     kinds = {answer_kind(each.classifier): each.name for each in connected}
     if len(kinds) > 1:
         raise LookTwiceError(
-            f"{kinds['tags']} returns tags and {kinds['label']} one label, which cannot be weighed together; give "
+            f"{kinds['tags']} returns tags but {kinds['label']} one label, and these cannot be combined; give "
             'classifiers of one kind (answer = "tags" in a description)',
             code="option-conflict",
         )
@@ -182,7 +182,7 @@ class Connection:
     ) -> None:
         sources: list[Source] = list(classifier) if isinstance(classifier, list | tuple) else [classifier]  # type: ignore[list-item]
         if not sources:
-            raise LookTwiceError("there is no classifier; give one or several", code="option-invalid")
+            raise LookTwiceError("no classifier is given; give at least one", code="option-invalid")
         self.connected = in_order([connect(source) for source in sources], options)
         """The classifiers, the cheapest first."""
         self.kind = _kind(self.connected)
@@ -298,7 +298,7 @@ class Connection:
         """Ask about one picture, or a test image, three times: latency, price, limits, and repeatability."""
         if self.options.batch:
             raise LookTwiceError(
-                "a check asks three times at once, and a batch takes up to a day; leave --batch out",
+                "a check asks three times at once, but a batch takes up to a day; leave --batch out",
                 code="option-conflict",
             )
         image = Image.from_array(check.test_card()) if picture is None else one(picture).image(self.limits.working_size)

@@ -91,8 +91,7 @@ class Learner(Connection):
         asked = self._asked()
         if len(asked) > 1 and not (isinstance(family, Jury) and paper is None):
             raise FitError(
-                "several classifiers are weighed by a jury; leave out paper and other calibrators, or give one "
-                "classifier",
+                "several classifiers need a jury; leave out paper and other calibrators, or give one classifier",
                 code="option-conflict",
             )
         if paper is not None:
@@ -120,7 +119,7 @@ class Learner(Connection):
     ) -> Calibrator:
         if (noise is not None) != (calibrator == Transfer.name):
             raise FitError(
-                "the calibrator transfer and its noise, the file of `looktwice noise`, belong together",
+                "the calibrator transfer and noise, the file written by `looktwice noise`, must be given together",
                 code="option-conflict",
             )
         if noise is None:
@@ -139,8 +138,8 @@ class Learner(Connection):
         given = [name for name, value in options.items() if value is not None]
         if given or calibrator != "jury":
             raise FitError(
-                f"{(given or ['calibrator'])[0]} is for answers of one label, and this classifier returns tags; leave "
-                "it out",
+                f"{(given or ['calibrator'])[0]} is for single-label answers, but this classifier returns tags; "
+                "leave it out",
                 code="option-conflict",
             )
         async with self._showing(len(pictures)) as engine:
@@ -248,7 +247,7 @@ class Learner(Connection):
         """Labelled pictures for methods that need one label each."""
         if self.kind == "tags":
             raise FitError(
-                "this is for answers of one label, and the classifier returns tags; use fit", code="option-conflict"
+                "this is for single-label answers, but the classifier returns tags; use fit", code="option-conflict"
             )
         return labelled(pictures, labels)
 

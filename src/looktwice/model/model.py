@@ -209,7 +209,7 @@ class AsyncModel(Learner):
         if isinstance(photos, str | Path) or len(photos) == 1:
             photos = many(photos)
         if len(photos) < 2:
-            raise DataError("a burst is two or more photos of one thing; give them all", code="pictures-none")
+            raise DataError("a burst is two or more photos of one object; give all of them", code="pictures-none")
         named = [one(photo, f"photo {place}") for place, photo in enumerate(photos, 1)]
         async with self._showing(len(named)) as engine:
             return await judging.burst(engine, named, self.fitted(), on_answer)
@@ -280,7 +280,9 @@ class AsyncModel(Learner):
         policy, test = self.policy(options, **decision), labelled(pictures, labels, self.kind)
         if self.kind == "tags":
             if unlabelled is not None:
-                raise DataError("unlabelled verdicts are of one label; leave them out", code="option-conflict")
+                raise DataError(
+                    "unlabelled verdicts are for single-label answers; leave them out", code="option-conflict"
+                )
             async with self._showing(len(test)) as engine:
                 judged = await tagging.evaluate(engine, test, self.fitted(), cast("TagPolicy", policy))
             return cast("Evaluation", judged)

@@ -41,7 +41,7 @@ LEAST: dict[str, int | float] = {
     "longest_wait": 0.0,
 }
 """The minimum of numeric options; those with an integer are whole numbers."""
-NOT_METERED = "a table of prices is for chat models, which are billed by the token; give --price instead"
+NOT_METERED = "a price table is for chat models, which are billed per token; use --price instead"
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,8 @@ class AskOptions:
         daily = None if self.money_per_day is None else micros(self.money_per_day)
         if (money, daily) != (None, None) and not has_price:
             raise BudgetError(
-                "a limit in money needs the price of a query: give --price, a price in the classifier's description, "
-                "or for a chat model a table of prices by the token with --prices",
+                "a money limit needs the price of a query: give --price, a price in the classifier's description, "
+                "or for a chat model a table of token prices with --prices",
                 code="budget-invalid",
             )
         stated = tuple(str(limit) if str(limit).startswith("+") else "" for limit in (self.budget, self.money))
@@ -154,7 +154,7 @@ class AskOptions:
             return None
         if self.price is not None:
             raise BudgetError(
-                "give --price for one price a query, or --prices for a table by the token, not both",
+                "give --price for a fixed price per query, or --prices for a table of token prices, not both",
                 code="option-conflict",
             )
         if not isinstance(classifier, Metered):
@@ -351,7 +351,9 @@ def write_names(path: Path, names: Mapping[str, Names], classifiers: tuple[str, 
     except (ValueError, KeyError, AttributeError):
         done = False
     if not done:
-        raise DataError(f"{str(path)!r} names labels in another form; add by hand: {added}", code="project-invalid")
+        raise DataError(
+            f"{str(path)!r} has renamed labels in another form; add by hand: {added}", code="project-invalid"
+        )
     files.write(path, text)
 
 

@@ -246,13 +246,14 @@ def _heights(line: Line) -> list[Floats]:
 def _check(lines: Sequence[Line]) -> None:
     if not 1 <= len(lines) <= len(_COLOURS):
         raise DataError(
-            f"a chart shows 1 to {len(_COLOURS)} lines, not {len(lines)}; draw several charts", code="option-invalid"
+            f"a chart shows 1 to {len(_COLOURS)} lines, not {len(lines)}; draw more than one chart",
+            code="option-invalid",
         )
     for line in lines:
         columns = [line.x, *_heights(line)]
         if {column.shape for column in columns} != {(len(line.x),)} or not len(line.x):
             raise DataError(
-                f"line {line.name!r} has columns of different lengths or none; give one value a point",
+                f"line {line.name!r} has columns of different lengths or none; give one value per point",
                 code="option-invalid",
             )
         if not all(np.isfinite(column).all() for column in columns):
@@ -415,7 +416,7 @@ def reliability(outcomes: Outcomes, *, bins: int = BINS, title: str = "Confidenc
     """Reliability diagram of up to five methods, in equal-width bins, with 95 % Wilson intervals as bands."""
     if len(outcomes) > MOST:
         raise DataError(
-            f"a reliability diagram shows up to {MOST} methods, not {len(outcomes)}; draw several",
+            f"a reliability diagram shows up to {MOST} methods, not {len(outcomes)}; draw more than one",
             code="option-invalid",
         )
     lines = []

@@ -275,7 +275,9 @@ def familiarity_note(policy: Policy, judged: Judged, descriptors: Mapping[str, F
         return "This profile cannot tell whether pictures are like the labelled ones; fit again for that."
     if policy.familiarity and not any(digest in descriptors for digest in judged.votes.digests):
         by = "by their answers alone" if policy.answers else "not at all"
-        return f"Pictures were compared with the labelled ones {by}: votes hold no pixels; name the pictures as well."
+        return (
+            f"Pictures were compared with the labelled ones {by}: votes hold no pixels; specify the pictures as well."
+        )
     return ""
 
 

@@ -174,7 +174,7 @@ class Gallery:
 def galleries(judged: Judged, pictures: Sequence[Picture]) -> list[Gallery]:
     """The least confident, the confidently wrong, and those corrected by views; empty groups are omitted."""
     known, rising = {item.name: item for item in pictures}, np.argsort(judged.confidence, kind="stable")
-    groups = [("Most doubtful", "Answers with the least confidence: the first to show to a person.", rising)]
+    groups = [("Most doubtful", "The answers with the lowest confidence: the first to have a person check.", rising)]
     labelled = judged.labelled()
     if judged.correct is not None and labelled is not None:
         correct, first = judged.correct, labelled.base == labelled.truths
@@ -183,13 +183,13 @@ def galleries(judged: Judged, pictures: Sequence[Picture]) -> list[Gallery]:
         groups += [
             (
                 "Confidently wrong",
-                "Wrong answers with the most confidence: mistakes that the views share, or truths that are not.",
+                "The wrong answers with the highest confidence: errors that the views share, or wrong true labels.",
                 falling[~correct[falling]],
             ),
             (
-                "Set right by the views",
-                "The classifier was wrong about the picture itself and the views outvoted it. "
-                f"They spoilt {spoilt:,} right answer{'s' if spoilt != 1 else ''} in return.",
+                "Corrected by the views",
+                "The classifier was wrong about the picture itself, but the views outvoted it. "
+                f"In return, they overturned {spoilt:,} right answer{'s' if spoilt != 1 else ''}.",
                 saved,
             ),
         ]
@@ -209,11 +209,11 @@ def unfamiliar(
     """
     if not reasons:
         return []
-    share, usual = len(reasons) / len(judged.votes), f"where {100 * false_alarms:.1f} % are to be expected"
-    about = f"{100 * share:.1f} % of the pictures, {usual}. They are never accepted: their confidence means nothing."
+    share, usual = len(reasons) / len(judged.votes), f"while {100 * false_alarms:.1f} % are expected"
+    about = f"{100 * share:.1f} % of the pictures, {usual}. They are never accepted: their confidence is not valid."
     known = {item.name: item for item in pictures}
     cards = tuple(replace(_card(judged, known, row), votes=why) for row, why in islice(reasons.items(), CARDS))
-    return [Gallery("Not the kind of picture it learned from", about, len(reasons), cards)]
+    return [Gallery("Unlike the pictures it was fitted on", about, len(reasons), cards)]
 
 
 def sample(pictures: Iterable[Picture]) -> Image:

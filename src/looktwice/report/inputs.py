@@ -153,7 +153,7 @@ def weigh(inputs: ReportInputs, judged: Judged | None) -> Evidence:
             source = f"{_pictures(len(correct))}, {fitted:,} of which took part in fitting, so they are too optimistic"
     if not len(correct) or not results:
         raise DataError(
-            "no outcome is known, neither to the profile nor of these votes; give labelled pictures",
+            "neither the profile nor these votes have known outcomes; give labelled pictures",
             code="labels-missing",
         )
     believed = next((result for result in results if result.calibrator == name), results[-1])
@@ -176,7 +176,7 @@ def _fitting(votes: Votes, profile: Profile, panel: Panel) -> Votes:
     """The answers to this panel, once the votes are known to hold them; they may be of more views, in any order."""
     if not len(votes):
         raise DataError(
-            "the votes are about no picture; ask about some and save their votes with --votes", code="pictures-none"
+            "the votes hold no pictures; ask about some and save their votes with --votes", code="pictures-none"
         )
     names = [name for name, _ in profile.described()]
     first = next((name for name in names if f"{name}@base" not in votes.panel), "")
@@ -191,7 +191,7 @@ def _fitting(votes: Votes, profile: Profile, panel: Panel) -> Votes:
         )
     if not set(votes.vocabulary) & set(profile.vocabulary):
         raise DataError(
-            f"the votes are labels such as {votes.vocabulary[0]!r} and the profile knows labels such as "
+            f"the votes have labels such as {votes.vocabulary[0]!r} but the profile has labels such as "
             f"{profile.vocabulary[0]!r}; give the votes that were saved with this profile",
             code="votes-mismatch",
         )
@@ -223,7 +223,7 @@ def _fitted_rows(profile: Profile, policy: Policy, labelled: LabelledVotes) -> c
     if any(result.calibrator == Pupil.name for result in profile.results):
         if (calibration.crossfit.outcome(calibrator, votes).correct == np.array(held_out.correct)).mean() > SAME:
             what = "the borrowed jury was fitted on these pictures"  # without its prior, no fold can be fitted again
-            raise DataError(f"{what}; report about others, or leave out the votes", code="votes-mismatch")
+            raise DataError(f"{what}; report on others, or leave out the votes", code="votes-mismatch")
         return None
     if labelled.truths[rows].tolist() != list(held_out.truth):
         return None

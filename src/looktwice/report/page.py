@@ -34,10 +34,10 @@ from looktwice.report.inputs import Judged, ReportInputs, judge, tag_evidence, w
 
 FIGURES = {
     "accuracy": ("Accuracy", "↑", "how often the answer is right"),
-    "ece": ("ECE", "↓", "how far the confidence is from the accuracy, on average"),
-    "auroc": ("AUROC", "↑", "how often a right answer has more confidence than a wrong one; 0.5 is chance"),
-    "brier": ("Brier", "↓", "squared distance between the distribution and the truth, from 0 to 2"),
-    "nll": ("NLL", "↓", "surprise at the truth; one certain mistake costs much"),
+    "ece": ("ECE", "↓", "mean absolute difference between confidence and accuracy"),
+    "auroc": ("AUROC", "↑", "how often a right answer has a higher confidence than a wrong one; 0.5 is chance"),
+    "brier": ("Brier", "↓", "squared distance between the distribution and the true label, from 0 to 2"),
+    "nll": ("NLL", "↓", "negative log-likelihood of the true label; a single confident mistake is penalised heavily"),
 }
 SPACE = "\u00a0"
 """Keeps a number and its unit on one line."""
@@ -124,17 +124,17 @@ def headline(guarantee: Guarantee) -> str:
     """The recommendation, in one sentence.
 
     >>> headline(Guarantee(0.02, 0.8701, 0.7, 0.011, None)).replace(SPACE, " ")
-    'Accept above 0.871: wrong at most 2 %'
+    'Accept above 0.871: at most 2 % wrong'
     """
     error, expected = percent(guarantee.max_error), guarantee.estimate
     if guarantee.threshold is None:
         if expected is None:
-            return f"No guarantee yet: at most {error} wrong"
+            return f"No guarantee yet that at most {error} are wrong"
         which = "every answer" if expected.threshold == 0 else f"above {plots.upward(expected.threshold)}"
-        return f"Best estimate: accept {which}, about {percent(expected.error)} wrong"
+        return f"Best estimate: accept {which}, with about {percent(expected.error)} wrong"
     if guarantee.threshold == 0:
-        return f"Accept every answer: wrong at most {error}"
-    return f"Accept above {plots.upward(guarantee.threshold)}: wrong at most {error}"
+        return f"Accept every answer: at most {error} wrong"
+    return f"Accept above {plots.upward(guarantee.threshold)}: at most {error} wrong"
 
 
 def percent(share: float | None) -> str:
@@ -173,7 +173,7 @@ def _pictures(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
     if inputs.pictures and judged and not known:
         raise DataError(
             f"none of the pictures is in the votes: they begin with {inputs.pictures[0].name!r} and the votes with "
-            f"{judged.votes.names[0]!r}; name the same folder or file as when they were asked about",
+            f"{judged.votes.names[0]!r}; give the same folder or file as when they were queried",
             code="votes-mismatch",
         )
     policy = inputs.using()

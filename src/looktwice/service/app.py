@@ -70,7 +70,7 @@ FILE = {"type": "string", "format": "binary"}
 PICTURE = PictureBody.model_json_schema()
 PROBLEMS: dict[int | str, Route] = {
     "default": {
-        "description": "why there is no answer; `code` is for programs, `detail` for people",
+        "description": "why there is no verdict; `code` is for programs, `detail` for people",
         "content": {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}},
     }
 }
@@ -267,7 +267,7 @@ class _Looking:
             try:
                 await asyncio.to_thread(review.add, verdict, source.data)
             except (OSError, LookTwiceError) as error:  # the verdict is good all the same
-                LOG.warning("a picture is not kept for review: %s", error)
+                LOG.warning("a picture was not stored for review: %s", error)
         return verdict
 
     async def _timed(self, work: Awaitable[Verdict]) -> Verdict:
@@ -323,10 +323,12 @@ def add_refusals(app: FastAPI, counters: Counters) -> None:
             refusal = error
         elif isinstance(error, HTTPException):
             code = {404: "missing", 405: "method"}.get(error.status_code, "request")
-            detail = f"{error.detail or HTTPStatus(error.status_code).phrase}; see /openapi.json for what there is"
+            detail = (
+                f"{error.detail or HTTPStatus(error.status_code).phrase}; see /openapi.json for the available paths"
+            )
             refusal = Refusal(code, detail, allow=(error.headers or {}).get("Allow"))
         elif isinstance(error, ClientDisconnect):
-            refusal = Refusal("slow", "the client left before its body was complete")
+            refusal = Refusal("slow", "the client disconnected before its body was complete")
         else:
             refusal = Refusal("internal", "internal error; see the log of the service")
         counters.refused(refusal.code)

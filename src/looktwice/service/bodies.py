@@ -194,7 +194,7 @@ async def several(request: Request, limits: ServiceLimits) -> list[Picture]:
 async def photos(request: Request, limits: ServiceLimits) -> list[Picture]:
     """Read the photos of a burst, in order."""
     if _kind(request).startswith(RAW) or len(uploads := await several(request, limits)) < 2:
-        raise Refusal("request", f"there is 1 picture; send 2 to {limits.pictures} photos of one thing")
+        raise Refusal("request", f"there is 1 picture; send 2 to {limits.pictures} photos of one object")
     return uploads
 
 
@@ -213,7 +213,7 @@ def checked(model: type[Parsed], body: bytes) -> Parsed:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the body"
-    raise Refusal("request", f"the JSON is wrong at {shown(where[:100])}: {first['msg']}")
+    raise Refusal("request", f"the JSON is invalid at {shown(where[:100])}: {first['msg']}")
 
 
 def _kind(request: Request) -> str:
@@ -228,7 +228,7 @@ def _decoded(body: PictureBody, limits: ServiceLimits) -> Picture:
     try:
         data = base64.b64decode(body.image, validate=True)
     except (binascii.Error, ValueError):
-        raise Refusal("request", f"{shown(body.name)} is not base64; send the bytes of the file in base64") from None
+        raise Refusal("request", f"{shown(body.name)} is not base64; send the bytes of the file as base64") from None
     return _picture(body.name, data, limits)
 
 
@@ -236,7 +236,7 @@ async def _form(request: Request, limits: ServiceLimits) -> list[Picture]:
     """The files of a form: at least one."""
     if _kind(request) != FORM:
         sent = shown(request.headers.get("content-type", "none"))
-        raise Refusal("type", f"content type {sent} is not taken; send {FORM}, {JSON}, image/png or image/jpeg")
+        raise Refusal("type", f"content type {sent} is not supported; send {FORM}, {JSON}, image/png or image/jpeg")
     parser = MultiPartParser(
         request.headers, request.stream(), max_files=limits.pictures, max_fields=FIELDS, max_part_size=LARGE
     )

@@ -109,7 +109,7 @@ class Tokens:
             words += filed
         if not all(map(HASH.fullmatch, words)):
             raise LookTwiceError(
-                "a token is kept as its SHA-256 in 64 hex digits; --new-token makes one and adds it to --token-file",
+                "a token is stored as its SHA-256, 64 hex digits; --new-token creates one and adds it to --token-file",
                 code="token-invalid",
             )
         return cls(tuple(words))
@@ -149,8 +149,8 @@ def check_address(host: str, tokens: Tokens) -> None:
     """Raise an error for a public address without access control."""
     if not is_loopback(host) and not tokens.hashes:
         raise LookTwiceError(
-            f"{host} can be reached from elsewhere, so a token is needed: --new-token makes one and prints a link with "
-            f"it, --token-file (or {TOKENS}) holds the SHA-256 of known ones; or stay on 127.0.0.1",
+            f"{host} can be reached from other machines, so a token is needed: --new-token creates one and prints a "
+            f"link with it, --token-file (or {TOKENS}) holds the SHA-256 of known ones; or use 127.0.0.1",
             code="token-invalid",
         )
 
@@ -254,9 +254,9 @@ class Guard:
             raise Refusal("host", "this host name is not served here; if it should be, start with --allow-host NAME")
         origin = headers.get(b"origin")
         if origin is not None and origin.lower().rpartition("://")[2] != host.lower():
-            raise Refusal("origin", "requests from pages elsewhere are not answered")
+            raise Refusal("origin", "requests from other sites' pages are rejected")
         if scope["path"] not in self._open and not self._tokens.know(headers.get(b"authorization", "")):
-            raise Refusal("token", "a token is needed; send it as the header Authorization: Bearer TOKEN")
+            raise Refusal("token", "a token is needed; send it in the header Authorization: Bearer TOKEN")
 
     def _is_ours(self, host: str) -> bool:
         """DNS rebinding needs a name, so IP addresses are always accepted."""
@@ -271,7 +271,7 @@ class Guard:
 
 
 def _too_large(limits: ServiceLimits) -> Refusal:
-    return Refusal("size", f"the body may have {limits.body:,} bytes; send a smaller picture, or fewer at a time")
+    return Refusal("size", f"the body may have at most {limits.body:,} bytes; send a smaller picture, or fewer")
 
 
 def _busy() -> Refusal:

@@ -152,7 +152,7 @@ class Looks:
             async with asyncio.timeout_at(end):
                 outcome = await asyncio.shield(task)
         except TimeoutError:
-            detail = f"there was no verdict within {seconds:g} s; answers that still come are kept, so ask again"
+            detail = f"there was no verdict within {seconds:g} s; answers that arrive later are kept, so try again"
             raise Refusal("time", detail, seconds) from None
         if isinstance(outcome, Unscored):
             raise self._unscored(outcome)
@@ -165,7 +165,7 @@ class Looks:
             async with asyncio.timeout_at(end):
                 await self._slots.acquire()
         except TimeoutError:
-            detail = f"{self.limits.looks} pictures are being looked at and others wait; try again in a moment"
+            detail = f"{self.limits.looks} pictures are in progress and others are waiting; try again in a moment"
             raise Refusal("busy", detail, 1) from None
         finally:
             self._waiting -= 1
@@ -210,9 +210,9 @@ class DriftReply(BaseModel):
     """The state of the drift monitor."""
 
     seen: int
-    alarm: bool = Field(description="by the answers, or by the pictures themselves")
+    alarm: bool = Field(description="whether the answers or the pictures themselves have changed")
     since: float | None = Field(description="when the change began, in seconds since 1970; null without an alarm")
-    held: str | None = Field(description="why verdicts are held for review; null where they are not")
+    held: str | None = Field(description="why verdicts are held for review; null if they are not")
     accepted_since: list[str] = Field(
         description="digests of pictures that were accepted after the change began, before it was noticed"
     )
@@ -236,20 +236,26 @@ class ProfileReply(BaseModel):
     fingerprint: str
     vocabulary: list[str]
     panel: list[ViewReply]
-    pictures: int = Field(description="how many labelled pictures it was fitted on")
+    pictures: int = Field(description="the number of labelled pictures it was fitted on")
     results: list[Result] = Field(description="on pictures that took no part in fitting")
-    threshold: float | None = Field(description="the least confidence that is accepted; null if nothing is")
+    threshold: float | None = Field(description="the lowest accepted confidence; null if nothing is accepted")
     thresholds: dict[str, float | None] = Field(
-        description="the same by label, where claims are about some; * is for every other label"
+        description="the lowest accepted confidence by label, if claims name labels; * is every other label"
     )
     claims: list[str] = Field(description="the guarantee for accepted answers, as a sentence")
-    basis: str | None = Field(description="whether that is a guarantee or an estimate; null if nothing is claimed")
-    labels_missing: int | None = Field(
-        description="how many more labelled pictures it takes; 0 if none, null if more labels would not help"
+    basis: str | None = Field(
+        description="whether acceptance rests on a guarantee or an estimate; null if nothing is claimed"
     )
-    max_error: float | dict[str, float] | None = Field(description="accepted answers are wrong at most so often")
-    max_miss: dict[str, float] | None = Field(description="classes are accepted as something else at most so often")
-    level: float = Field(description="how certain that is")
+    labels_missing: int | None = Field(
+        description="the number of further labelled pictures needed; 0 if none, null if more labels would not help"
+    )
+    max_error: float | dict[str, float] | None = Field(
+        description="the largest share of accepted answers that may be wrong"
+    )
+    max_miss: dict[str, float] | None = Field(
+        description="the largest share of each class that may be accepted as another class"
+    )
+    level: float = Field(description="the certainty of the guarantee")
     coverage: float | None = Field(description="the coverage of prediction sets; null if there are none")
     sets: str | None = Field(description="how prediction sets are built; null if there are none")
     unfamiliar: str | None = Field(
@@ -318,12 +324,12 @@ SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 
 BY_CLASSIFIER = (
     (CounterMetricFamily, "queries", "Queries that may have been billed"),
-    (CounterMetricFamily, "ledger_hits", "Answers that the ledger had"),
+    (CounterMetricFamily, "ledger_hits", "Answers from the ledger"),
     (CounterMetricFamily, "retries", "Queries sent again"),
     (CounterMetricFamily, "spend", "Money spent, in its currency"),
-    (CounterMetricFamily, "canaries", "Stored answers that were asked for again"),
+    (CounterMetricFamily, "canaries", "Stored answers queried again"),
     (CounterMetricFamily, "canaries_changed", "Canaries with a different label"),
-    (GaugeMetricFamily, "calls_in_flight", "Calls to the classifier now"),
+    (GaugeMetricFamily, "calls_in_flight", "Calls to the classifier in flight"),
 )
 
 
@@ -342,7 +348,7 @@ class Metrics(Counters, Collector):
             "looktwice_confidence", "Confidence of verdicts", buckets=SHARES, registry=self._registry
         )
         self._unfamiliar = Counter(
-            "looktwice_unfamiliar", "Pictures unlike the labelled ones that were asked about", registry=self._registry
+            "looktwice_unfamiliar", "Queried pictures unlike the labelled ones", registry=self._registry
         )
         self._looks = looks
         self._registry.register(self)
@@ -376,7 +382,7 @@ class Metrics(Counters, Collector):
             "classifier": public(model.description),
             "fingerprint": model.fitted().fingerprint,
         }
-        info = GaugeMetricFamily("looktwice_info", "What runs here", labels=list(about))
+        info = GaugeMetricFamily("looktwice_info", "Version and classifier of this service", labels=list(about))
         info.add_metric(list(about.values()), 1)
         yield info
         channels = model.engine.channels if model.is_open else {}
@@ -389,20 +395,24 @@ class Metrics(Counters, Collector):
             for classifier, value in zip(names, values, strict=True):
                 family.add_metric([classifier], value)
             yield family
-        yield GaugeMetricFamily("looktwice_looks", "Pictures looked at or waiting", looks.count)
-        yield GaugeMetricFamily("looktwice_ready", "Whether pictures can be looked at", looks.refusal() is None)
+        yield GaugeMetricFamily("looktwice_looks", "Pictures in progress or waiting", looks.count)
+        yield GaugeMetricFamily("looktwice_ready", "Whether pictures can be scored", looks.refusal() is None)
         stream, alarm = looks.monitor.stream, looks.monitor.alarm
         yield GaugeMetricFamily(
             "looktwice_drift_alarm", "Live pictures or answers differ from the profile's", alarm is not None
         )
         if drift := stream.drift:
-            yield GaugeMetricFamily("looktwice_drift_evidence", "Log of the highest wager so far", drift.peak)
+            yield GaugeMetricFamily(
+                "looktwice_drift_evidence", "Highest log wealth of the drift test so far", drift.peak
+            )
         if shift := stream.shift:
             yield GaugeMetricFamily("looktwice_shift_alarm", "Live pictures are less familiar", shift.alarm)
         if alarm is not None:
-            yield GaugeMetricFamily("looktwice_drift_since_seconds", "When the change began, since 1970", alarm.since)
+            yield GaugeMetricFamily(
+                "looktwice_drift_since_seconds", "When the change began, in seconds since 1970", alarm.since
+            )
         if (accuracy := stream.expected().accuracy) is not None:
-            yield GaugeMetricFamily("looktwice_expected_accuracy", "Share of right answers to be expected", accuracy)
+            yield GaugeMetricFamily("looktwice_expected_accuracy", "Expected share of right answers", accuracy)
 
 
 def _counts(channel: Channel) -> list[float]:

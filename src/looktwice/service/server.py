@@ -169,7 +169,7 @@ def run(
     check_address(place.host, tokens)
     if ask.batch:
         raise LookTwiceError(
-            "a service answers at once, and a batch takes up to a day; leave --batch out", code="option-conflict"
+            "a service answers at once, but a batch takes up to a day; leave --batch out", code="option-conflict"
         )
     model = AsyncModel.load(path, classifiers, options=ask)
     kept = ReviewFolder(review, limits.reviews, limits.review_bytes) if review else None

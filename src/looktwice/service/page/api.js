@@ -71,7 +71,7 @@ export async function sample(file) {
   return (await send(`/page/samples/${file}`)).blob();
 }
 
-/** Whether the files are photos of one thing. */
+/** Whether the files are photos of one object. */
 export function isBurst(files) {
   return files.length > 1;
 }
