@@ -136,8 +136,8 @@ class Guarantees:
         if self.covered is not None and self.listed is not None:
             named = f"{100 * self.listed:.1f} % by name, with {self.options:.2f} labels on average"
             sentences.append(
-                f"Sets: {100 * self.covered:.1f} % contain the true label, {named}; counting every class behind "
-                f"“any other label”, {self.classes:.1f}."
+                f"Sets: {100 * self.covered:.1f} % contain the true label, {named}; counting all classes that "
+                f"any other label stands for, {self.classes:.1f}."
             )
             shown = [part for part in self.bins if part.pictures >= LEAST_IN_BIN]
             sentences += [f"Sets by agreement: {'; '.join(map(str, shown))}."] if len(shown) > 1 else []
