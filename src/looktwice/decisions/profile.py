@@ -180,8 +180,8 @@ class Profile(Part):
             wanted = [word for name, limit in limits if limit is not None for word in (name, f"{limit:g}")]
             described = [word for _, text in self.described() for word in ("-c", text)]
             raise ProfileError(
-                f"this profile has no stopping rule within {' '.join(wanted)}{least}; fit again with that limit, for which "
-                f"stored answers cost nothing: {shlex.join(['looktwice', 'fit', 'LABELLED', *described, *wanted])}",
+                f"this profile has no stopping rule within {' '.join(wanted)}{least}; fit again with that limit "
+                f"(stored answers cost nothing): {shlex.join(['looktwice', 'fit', 'LABELLED', *described, *wanted])}",
                 code="profile-incomplete",
             )
         return allowed[-1]
