@@ -75,7 +75,7 @@ __all__ = [*_HOMES, *_MODULES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> object:
-    """Public names are imported when they are first used, so that importing looktwice costs next to nothing."""
+    """Public names are imported on first use, so that importing looktwice is fast."""
     if name in _MODULES:
         return import_module(f"looktwice.{_MODULES[name]}")
     if name in _HOMES:

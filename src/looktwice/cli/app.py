@@ -39,7 +39,8 @@ COMMANDS = {
 """The module of each command, and the first line of its help."""
 INTERRUPTED = 130
 COLLECT_AFTER = 20_000
-"""New objects per garbage collection: queries in flight have thousands, which are freed without one."""
+"""Allocations between garbage collections: queries in flight allocate thousands of objects, freed by reference
+counting."""
 FIRST = (
     "--classifier", "--profile", "--out", "--open", "--pictures", "--budget", "--money", "--dry-run", "--max-error",
     "--views", "--all", "--report", "--truths", "--take", "--port", "--host", "--token-file", "--max-price",
@@ -47,7 +48,7 @@ FIRST = (
 )  # fmt: skip
 """The most important options, in order: help shows nine of them, and --help-all all."""
 SHOWN, FEW = 9, 12
-"""The number of options in short help, and the most options of a command without one."""
+"""The number of options in short help; commands with at most FEW options have no short help."""
 
 
 class Command(TyperCommand):
@@ -79,7 +80,7 @@ class Command(TyperCommand):
 
 
 def _rank(option: Any) -> int:
-    """The rank of an option, required ones first."""
+    """The rank of an option; required ones come first."""
     places = [FIRST.index(name) for name in option.opts if name in FIRST]
     return -1 if option.required else min(places, default=len(FIRST))
 
@@ -96,7 +97,7 @@ def built(name: str) -> Any:
 
 
 class Commands(TyperGroup):
-    """The commands; the list of them, with help, imports none."""
+    """The group of commands, which lists them with their help without importing any."""
 
     def __init__(self, **settings: Any) -> None:
         listed = {name: TyperCommand(name, help=text) for name, (_, text) in COMMANDS.items()}
@@ -177,7 +178,7 @@ def _flush_streams() -> None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Redirect a broken stream to null, or buffered output fails again."""
+    """Redirect a broken stream to null, since flushing its buffered output would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

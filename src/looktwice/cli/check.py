@@ -106,7 +106,7 @@ def _facts(checkup: Checkup) -> dict[str, str]:
 
 
 def _tokens(checkup: Checkup) -> str:
-    """The expected tokens of queries and answers, and the classifier's own count."""
+    """The expected token counts of queries and answers, and the classifier's own counts."""
     expected = "{:,} + {:,} expected, ".format(*checkup.tokens) if any(checkup.tokens) else ""
     counts = ", ".join(f"{asked:,} + {answered:,}" for asked, answered in dict.fromkeys(checkup.billed))
     return f"{expected}{counts or 'none'} by its own count (question + answer)"
@@ -132,7 +132,8 @@ def trust(
 ) -> None:
     """Approve the classifiers that a file from somebody else names.
 
-    Shows the programs it would run, the environment variables it reads and the addresses that get pictures. Nothing is
+    Shows the programs that it would run, the environment variables that it reads and the addresses to which it sends
+    pictures. Nothing is
     run or sent before approval. Profiles that you fit are approved by fit.
 
     [bold]Example[/bold]
@@ -179,8 +180,8 @@ def labels(
 ) -> None:
     """Propose which classifier labels mean which true labels. Sends no queries.
 
-    Labels are matched if they differ only in case, spaces, hyphens, slashes or Unicode form. The labels are those
-    that a classifier says it has, or that it has answered with so far.
+    Labels are matched if they differ only in case, spaces, hyphens, slashes or Unicode form. The labels are those that
+    a classifier declares, or has returned so far.
 
     [bold]Examples[/bold]
 

@@ -60,7 +60,7 @@ NOT_SCORED = 3
 """The exit code if some pictures were not scored, for any cause."""
 
 PICTURES = "PICTURES"
-"""The placeholder in a command for what only the user knows."""
+"""The placeholder in a command for a value that only the user knows."""
 
 COLUMNS = {"accuracy": "acc. ↑", "ece": "ECE ↓", "auroc": "AUROC ↑", "brier": "Brier ↓"}
 
@@ -95,7 +95,7 @@ def show(line: object) -> None:
 
 
 def table(title: str, left: str, *right: str) -> Table:
-    """An empty table with one column of texts and columns of figures."""
+    """An empty table with one text column and several columns of figures."""
     blank = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     blank.add_column(left, overflow="fold")  # where the terminal is narrow, texts give way to figures
     for heading in right:
@@ -204,7 +204,7 @@ async def watched(model: AsyncModel, total: int, output: Output) -> AsyncIterato
 
 
 def watch(model: AsyncModel, total: int, output: Output, work: Callable[[], Awaitable[T]]) -> T:
-    """The result of what a model does about this many pictures, while it shows how that gets on."""
+    """Run a model's work on this many pictures and show its progress; returns the result."""
 
     async def main() -> T:
         async with watched(model, total, output):
@@ -214,7 +214,7 @@ def watch(model: AsyncModel, total: int, output: Output, work: Callable[[], Awai
 
 
 def _report_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Print errors of an immediate exit in one line, such as answers that could not be saved."""
+    """Print the errors of an immediate exit on one line, such as answers that could not be saved."""
     if isinstance(error := context.get("exception"), LookTwiceError):
         say_error(str(error), error.code)
     else:
@@ -249,7 +249,7 @@ def leave(complete: bool, held: int = 0) -> NoReturn:
 
 
 def policy_of(model: AsyncModel, decide: DecisionOptions) -> Policy:
-    """The policy of the options; prints a warning if the profile does not support their guarantee."""
+    """The policy for the options; prints a warning if the profile does not support their guarantee."""
     policy = model.policy(decide)
     if model.kind == "tags":
         _say_undecided(cast("TagPolicy", policy), model.fitted(), decide)
@@ -269,7 +269,7 @@ def policy_of(model: AsyncModel, decide: DecisionOptions) -> Policy:
 
 
 def _say_undecided(policy: TagPolicy, profile: Profile, decide: DecisionOptions) -> None:
-    """Print the tags for which a guarantee is out of reach."""
+    """Print the tags for which nothing can be guaranteed."""
     undecided = [tag for tag, least in zip(policy.jury.tags, policy.least, strict=True) if NEVER in least]
     if undecided:
         what = "cannot be guaranteed" if decide.accept == "guarantee" else "cannot be expected"
@@ -293,7 +293,7 @@ def guarantee(claims: Sequence[Claim], level: float) -> list[str]:
 
 
 def results_table(results: Sequence[Result], title: str) -> Table:
-    """Figures with their 95 % intervals, one calibrator a row."""
+    """Figures with their 95 % intervals, one calibrator per row."""
     shown = table(title, "calibrator", "queries", *COLUMNS.values())
     for result in results:
         cells = []
@@ -336,7 +336,7 @@ def say_next(purpose: str, *words: object) -> None:
 def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
     """Print the strictest guarantee of a profile, the accepted share and its cost; `price` in millionths.
 
-    If it is weaker than the default, also print the estimate and the number of labels for that one.
+    If it is weaker than the default one, also print the estimate for the default and the labels that it needs.
     """
     wanted = [Claim(MAX_ERROR)]
     tested = DecisionOptions().of(profile).claim_tests(wanted, profile)

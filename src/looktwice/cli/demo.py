@@ -1,7 +1,9 @@
 """The embedded demo: two small classifiers of clothes, 2,000 pictures, and ways to calibrate their answers.
 
-Half of the pictures are for fitting, the others for testing. First nine queries per picture are evaluated with the
-paper's method and the jury. Then `fit` selects what is worth asking in three situations, with assumed prices: labels
+Half of the pictures are used for fitting, the others for testing. First, nine queries per picture are evaluated with
+the
+paper's method and with the jury. Then `fit` selects what is worth asking in three situations, with assumed prices:
+labels
 alone, labels with scores, and a cheap and an expensive classifier.
 """
 
@@ -44,7 +46,7 @@ from looktwice.model.runs import run as run_async
 
 DRAWS = 10
 MAX_ERROR = 0.08
-"""The guarantee of the report: 1,000 pictures are enough for it, but not for a much stricter one."""
+"""The allowed error in the report: 1,000 pictures can guarantee it, but not a much stricter one."""
 PRICES = {"fashion": 0.0015, "small": 0.0003}
 """Assumed prices of a query: about what image APIs charge, and a fifth of it."""
 ROTATIONS = ("rotation:10", "rotation:20", "rotation:30")
@@ -64,7 +66,7 @@ class Situation:
     accepted: float
     """The accepted share of the test pictures."""
     wrong: float | None
-    """The share of wrong answers among the accepted; None if none was accepted."""
+    """The share of wrong answers among those accepted; None if none was accepted."""
 
     @classmethod
     def from_evaluation(cls, name: str, evaluation: Evaluation) -> Self:
@@ -78,7 +80,7 @@ class Situation:
 
     @property
     def cost(self) -> float | None:
-        """What 1,000 accepted pictures cost; None if none was accepted."""
+        """The cost of 1,000 accepted pictures; None if none was accepted."""
         return 1000 * self.price / self.accepted if self.accepted else None
 
 
@@ -132,7 +134,7 @@ async def _run(train: list[Picture], test: list[Picture], folder: Path) -> Demo:
 
 
 def _connect(folder: Path, model: str, more: str = "") -> Connected:
-    """Connect a classifier from a description in the folder, which the printed commands can use."""
+    """Connect a classifier from a description in the folder, so that the printed commands can use it."""
     text = (ASSETS / "fashion.toml").read_text("utf-8").replace('"fashion.onnx"', json.dumps(f"{ASSETS / model}.onnx"))
     path = folder / f"{model}{'-scores' if more else ''}.toml"
     path.write_text(f"{more}{text}", "utf-8")

@@ -82,7 +82,8 @@ from looktwice.report import ReportInputs, write as write_report
 POINTS = 10
 """About how many points of the frontier are printed, besides those without views and the chosen point."""
 SEVERAL, MANY = 3, 0.2
-"""The number of pictures of one label, and the share of all, that a classifier is unlikely to get wrong every time."""
+"""The number of pictures with one label, and the share of all pictures, that a classifier is unlikely to get all
+wrong."""
 FIXED = (
     "Query these views, such as 'mirror zoom:1.15', and no others; by default a pilot determines what is worth asking."
 )
@@ -274,7 +275,7 @@ def _borrow(
 def listener(
     votes: Path | None = None, known: Sequence[str] = ()
 ) -> tuple[list[Unscored], Callable[[Collected], None]]:
-    """A callback that reports answers before fitting and saves the votes; the list collects unscored pictures.
+    """A callback that reports the answers before fitting and saves the votes; unscored pictures are added to the list.
 
     Tags in `known` are not reported as left out.
     """
@@ -482,7 +483,7 @@ def _measured(model: str, pictures: Sequence[Picture], views: str, draws: int, s
 
 
 def _noise_table(file: NoiseFile) -> Table:
-    """Var, KS and other figures, one view per row: the raw noise, then the centred one."""
+    """Var, KS and other figures, one view per row: first of the raw noise, then of the centred noise."""
     title = f"Noise of {file.pictures:,} pictures, {file.draws} draws each"
     shown = table(title, "view", "kept", "Var ↓", "KS ↓", "a", "skew", "F_n off", "Φ off")
     for item in file.noises:

@@ -53,7 +53,7 @@ def stats(place: PlaceOption, json: JsonOption = False) -> None:
 
 
 def _table(title: str, days: Sequence[maintenance.DayCost], billed: bool) -> Table:
-    """The sums of each day, and of all."""
+    """The totals per day and overall."""
     headings = ("queries", "answered", "money", *(("tokens in (cached)", "out") if billed else ()))
     shown, by_day = table(title, "day", *headings), dict[str, list[maintenance.DayCost]]()
     for day in days:
@@ -74,7 +74,7 @@ def _amounts(days: Sequence[maintenance.DayCost], billed: bool) -> list[str]:
 
 
 def _shown(place: str) -> str:
-    """The location of a ledger for people; the address of a database is omitted, since it may contain a password."""
+    """The location of a ledger for display; a database address is omitted, since it may contain a password."""
     return "postgresql://…" if "://" in place else place
 
 
@@ -162,5 +162,5 @@ def _readable(pictures: Sequence[Picture]) -> list[Picture]:
 
 
 def _digests(picture: Picture) -> list[str]:
-    """The digest of a picture in the ledger: of its file if it was scaled down, else of its pixels."""
+    """The digest of a picture in the ledger: that of its file if it was scaled down, else that of its pixels."""
     return [picture.image(size).digest for size in (WorkingSize(long=1), None)]

@@ -110,7 +110,7 @@ class Decided:
         self.accepted += verdict.decision == "accept" and verdict.held is None
 
     def record(self) -> dict[str, object]:
-        """The same as JSON has it."""
+        """The counts for the JSON output."""
         counts = {"accepted": self.accepted, "held": self.held, "unfamiliar": self.unfamiliar}
         counts |= {"provisional": self.provisional}
         return {"pictures": self.verdicts + len(self.unscored), "not_scored": len(self.unscored), **counts}
@@ -294,7 +294,7 @@ def score(
 
 
 def tell_doubtful(decided: Decided, decide: DecisionOptions) -> None:
-    """How many verdicts are provisional, and how many pictures are not like the labelled ones, if there are any."""
+    """Print the number of provisional verdicts and of unfamiliar pictures, if there are any."""
     if decided.provisional:
         say(
             f"[yellow]Provisional:[/yellow] {decided.provisional:,} verdicts lack answers that the budget did not "
@@ -307,7 +307,7 @@ def tell_doubtful(decided: Decided, decide: DecisionOptions) -> None:
 
 
 def _tell_drift(monitor: Monitor) -> dict[str, object]:
-    """Say whether the pictures have changed, since which, and what to do about it; gives the same for JSON."""
+    """Print whether and when the pictures changed and what to do about it; returns the same for JSON."""
     since, stream = monitor.changed(), monitor.stream
     first = [seen.name for seen in nsmallest(LABEL_FIRST, since, key=lambda seen: seen.familiarity)]
     accepted = [seen.name for seen in since if seen.accepted]
@@ -350,7 +350,7 @@ def _say_following(
 
 
 def tell_selected(out: Path, profile: str, digests: Set[str]) -> bool:
-    """Warn if another profile did not accept exactly these pictures, for which no guarantee holds then."""
+    """Warn if these are the pictures that another profile did not accept, so that no guarantee holds for them."""
     if selecting := selected_by(out, profile, digests):
         say(f"[yellow]Warning (pictures-selected):[/yellow] {SELECTED.format(safe(str(selecting)))}")
     return selecting is not None

@@ -115,7 +115,8 @@ Command = Callable[..., None]
 def gathers(
     name: str, make: Callable[..., object], parameters: Iterable[Parameter] = ()
 ) -> Callable[[Command], Command]:
-    """Decorator: adds parameters, by default those of `make`, to a command; it gets the result of `make` as `name`."""
+    """Decorator that adds parameters to a command, by default those of `make`; the command gets the result of `make` as
+    `name`."""
     shared = list(parameters) or list(signature(make, eval_str=True).parameters.values())
 
     def decorate(command: Command) -> Command:
@@ -151,7 +152,7 @@ def from_fields(options: type, option: Callable[..., object], without: Sequence[
 
 
 def _ask(context: typer.Context, **given: object) -> AskOptions:
-    """The scope of a relative budget is this command and its output, so that a rerun continues it."""
+    """Set the scope of a relative budget to this command and its output, so that a rerun continues the same budget."""
     out = Path(str(context.params.get("out") or "")).absolute()
     return AskOptions(**given, scope=f"{context.info_name} {out}").or_project()  # type: ignore[arg-type]
 
@@ -204,7 +205,7 @@ def _place(
 
 @dataclass(frozen=True)
 class Truths:
-    """The source of truths, and the selection of pictures."""
+    """The source of true labels, and the selection of pictures."""
 
     truths: Annotated[
         Path | None,
@@ -216,7 +217,7 @@ class Truths:
     take: TakeOption = None
 
     def open(self, *pictures: Path) -> Sequence[Picture]:
-        """The pictures with their truths."""
+        """The pictures with their true labels."""
         return sliced(open_all_labelled(pictures, self.truths, self.truths_column), self.take)
 
 

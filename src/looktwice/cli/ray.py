@@ -50,7 +50,7 @@ HEADER = "_looktwice.json"
 TICK = 1.0
 """Seconds between polls of a run."""
 PATIENCE = 120.0
-"""Seconds that a stopped run waits for queries in flight, which a dead worker never reports."""
+"""Seconds that a stopped run waits for queries in flight; a dead worker never reports its own."""
 NO_LEDGER = (
     "a paid classifier, a budget or a ledger on several machines needs a PostgreSQL ledger that all of them can reach: "
     "start one (for example: docker run -d -p 5432:5432 -e POSTGRES_PASSWORD=... postgres:17) "
@@ -140,7 +140,7 @@ class Remote:
     limits: Limits
 
     def of_one(self, workers: int, shared: bool) -> Remote:
-        """The share of one of several workers; a rate is shared through the ledger, if there is one."""
+        """The limits of one of several workers; a rate limit is shared through the ledger, if there is one."""
         limits, rate = self.limits, self.limits.per_second
         concurrency = 1 if limits.local else limits.concurrency // workers
         return replace(
@@ -231,7 +231,7 @@ def crew(job: Job, cpus: int, machines: Machines) -> Job:
 
 
 class Estimator(Scorer):
-    """Estimates the queries of a batch, without sending any."""
+    """Estimates the number of queries for a batch, without sending any."""
 
     def __init__(self, job: Job) -> None:
         if Path(job.folder).is_dir():  # not every machine need have it
@@ -246,7 +246,8 @@ class Estimator(Scorer):
 
 
 class Stop:
-    """An actor through which a run is stopped: why, and which workers may still have queries in flight."""
+    """An actor through which a run is stopped; it holds the reason, and the workers that may still have queries in
+    flight."""
 
     def __init__(self) -> None:
         self._reason: str | None = None
@@ -271,12 +272,12 @@ class Stop:
         await self._stopped.wait()
 
     async def state(self) -> tuple[str | None, int]:
-        """Why the run is being stopped, if it is, and how many workers may have queries in flight."""
+        """The reason if the run is being stopped, and the number of workers that may have queries in flight."""
         return self._reason, len(self._working)
 
 
 class Worker(Estimator):
-    """Scores batches; after a stop it sends nothing more, and waits for what is in flight."""
+    """Scores batches; after a stop, it sends no more queries and waits for those in flight."""
 
     def __init__(self, job: Job, stop: ActorHandle[Stop]) -> None:
         import ray
@@ -315,9 +316,9 @@ class Worker(Estimator):
 
 
 def _run(job: Job, pictures: Dataset, out: str) -> tuple[list[str], str | None]:
-    """Score pictures into a folder, until they are done or a stopped run has nothing in flight.
+    """Score pictures into a folder, until all are done or a stopped run has no queries in flight.
 
-    Gives the reasons of the user for stopping, and why the run failed.
+    Returns why the user stopped the run, and why it failed.
     """
     import ray
 
@@ -416,7 +417,7 @@ class VerdictFolder:
         return done
 
     def verdicts(self) -> Iterator[AnyVerdict | Unscored]:
-        """What the rows of all files say."""
+        """A summary of the rows of all files."""
         import pyarrow.parquet as pq
 
         for name in sorted(self._names()):

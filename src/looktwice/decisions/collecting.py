@@ -1,4 +1,4 @@
-"""Collect the answers of a panel about labelled pictures, with their truths."""
+"""Collect a panel's answers about labelled pictures, with the true labels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Collected:
     """The answers about pictures under a panel, and the pictures without answers."""
 
     votes: Votes | LabelledVotes
-    """Labelled if every truth is known."""
+    """Labelled if every true label is known."""
     unscored: tuple[Unscored, ...]
     panel: Panel
     fingerprint: str
@@ -53,7 +53,7 @@ class Collected:
     repeated: int = 0
     """The pictures removed by `distinct`."""
     disputed: tuple[tuple[str, str], ...] = ()
-    """Pairs of names of kept and removed pictures with different truths."""
+    """Pairs of names of kept and removed pictures with different true labels."""
     similar: tuple[tuple[str, str], ...] = ()
     """Pairs of names of near-duplicates, which are similar but not equal."""
     descriptors: Mapping[str, Floats] = field(default_factory=dict, repr=False)
@@ -110,7 +110,7 @@ OnCollected = Callable[[Collected], None]
 
 
 def warn(collected: Collected) -> None:
-    """Warn about pictures without answers, and about copies of a picture with another truth."""
+    """Warn about pictures without answers, and about copies of a picture with different true labels."""
     if collected.unscored:
         first, total = collected.unscored[0], len(collected.votes) + len(collected.unscored)
         problem = f"{len(collected.unscored)} of {total} pictures were not scored, such as {first.name}"
@@ -122,9 +122,9 @@ def warn(collected: Collected) -> None:
 
 
 def check_learnable(collected: Collected, pictures: int, on_collected: OnCollected) -> Collected:
-    """Check that enough answers about labelled pictures are there to learn from.
+    """Check that there are enough answers about labelled pictures to learn from.
 
-    A run that was stopped does not fit: its profile would replace a better one.
+    A stopped run does not fit, because its profile could replace a better one.
     """
     if left := [item.name for item in collected.unscored if item.cause is Cause.STOPPED]:
         raise UnscoredError(
@@ -149,10 +149,11 @@ async def collect(
     rounds: Rounds | None = None,
     screen: Screen = NO_SCREEN,
 ) -> Collected:
-    """Ask about every picture and collect the votes, labelled if every picture has a truth.
+    """Ask about every picture and collect the votes, labelled if every picture has a true label.
 
-    Nothing is asked if no truth is among the known labels of the classifier. If its labels are unknown, those of a few
-    pictures are compared with the truths first.
+    Nothing is asked if no true label is among the known labels of the classifier. If the classifier's labels are
+    unknown,
+    its answers about a few pictures are compared with the true labels first.
     """
     channels = _asked(engine, panel)
     known = tuple(dict.fromkeys(label for channel in channels for label in channel.labels or ()))
@@ -190,13 +191,13 @@ async def collect(
 
 
 def affordable(row: Row | Unscored) -> Row | Unscored:
-    """The row, not scored if the budget did not cover all its queries: the missing answers say nothing about it."""
+    """The row; unscored if the budget did not cover all its queries, since the missing answers carry no information."""
     why = lacks_budget(row) if isinstance(row, Row) else None
     return row if why is None else Unscored(row.name, Cause.BUDGET, why)
 
 
 def _asked(engine: QueryEngine, panel: Panel) -> list[Channel]:
-    """The classifiers of a panel, that of the base query first."""
+    """The classifiers of a panel, with the one of the base query first."""
     first = panel.first or engine.first.name
     return [engine.channels[name] for name in dict.fromkeys((first, *(classifier_of(v) or first for v in panel)))]
 
@@ -235,9 +236,10 @@ def _taking_turns(pictures: Sequence[Picture]) -> list[int]:
 
 
 async def _check_labels(engine: QueryEngine, pictures: Sequence[Picture], vocabulary: Sequence[str]) -> None:
-    """Ask about a few pictures first, to check that truths and labels use the same names.
+    """Ask about a few pictures first, to check that true labels and answers use the same names.
 
-    They are drawn at random, since folders are sorted by class; none if a truth is known to be a label.
+    They are drawn at random, since folders are sorted by class. None are needed if a true label is known to be a label
+    of the classifier.
     """
     labelled = [picture for picture in pictures if picture.truth is not None]
     truths = {picture.truth for picture in labelled if picture.truth is not None}
@@ -258,14 +260,14 @@ async def _check_labels(engine: QueryEngine, pictures: Sequence[Picture], vocabu
 
 
 def _classes(votes: Votes, pictures: Sequence[Picture]) -> int:
-    """The smallest number of classes that fits these truths."""
+    """The smallest number of classes consistent with these true labels."""
     words = {*votes.vocabulary, *(picture.truth for picture in pictures if picture.truth is not None)}
     beyond = any(picture.excluded and words <= set(picture.excluded) for picture in pictures)  # one without a name
     return max(votes.classes, len(words) + beyond)
 
 
 def labelled_votes(votes: Votes, pictures: Sequence[Picture]) -> LabelledVotes:
-    """Add truths, or excluded labels, to votes."""
+    """Add true or excluded labels to votes."""
     votes = replace(votes, classes=_classes(votes, pictures))
     words = [f"not {', '.join(picture.excluded)}" if picture.truth is None else picture.truth for picture in pictures]
     known = {label: code for code, label in enumerate(votes.vocabulary)}
@@ -317,14 +319,14 @@ def check_teachable(pictures: Sequence[Picture], least: int = LEAST) -> None:
 
 @dataclass(frozen=True)
 class LabelMap:
-    """The correspondence of a classifier's labels to truths."""
+    """The correspondence between a classifier's labels and the true labels."""
 
     same: tuple[str, ...]
     """Labels that equal a truth."""
     names: dict[str, str]
-    """Labels that differ from exactly one truth only in case, spaces, hyphens, slashes or the form of letters."""
+    """Labels that differ from exactly one true label only in case, spaces, hyphens, slashes or Unicode form."""
     unmatched: tuple[str, ...]
-    """Labels that match no truth, or several."""
+    """Labels that match no true label, or more than one."""
     unsaid: tuple[str, ...]
     """Truths without a label."""
 
@@ -339,7 +341,7 @@ def folded(label: str) -> str:
 
 
 def propose(labels: Iterable[str], truths: Iterable[str]) -> LabelMap:
-    """Propose pairs of labels and truths; two labels may be matched to one truth.
+    """Propose pairs of classifier labels and true labels; two labels may match the same true label.
 
     >>> propose(["Tabby cat", "Dog", "bird"], ["tabby_cat", "dog", "fish"]).names
     {'Dog': 'dog', 'Tabby cat': 'tabby_cat'}

@@ -64,7 +64,7 @@ LEAST_IN_BIN = 30
 
 @dataclass(frozen=True)
 class BinCoverage:
-    """How often sets contained the truth, for pictures with this number of agreeing views."""
+    """How often sets contained the true label, for pictures with this number of agreeing views."""
 
     agree: int
     asked: int
@@ -110,21 +110,21 @@ class Guarantees:
     accepted: float | None = None
     """The share of accepted pictures."""
     wrong: float | None = None
-    """The share of wrong answers among the accepted; None if none was accepted."""
+    """The share of wrong answers among those accepted; None if none was accepted."""
     covered: float | None = None
-    """How often the prediction set contained the truth."""
+    """How often the prediction set contained the true label."""
     listed: float | None = None
-    """How often it listed the truth itself."""
+    """How often it listed the true label by name."""
     options: float | None = None
     """The mean number of labels in a set; "any other label" counts as one."""
     classes: float | None = None
-    """The mean number of classes in a set, with all classes behind "any other label"."""
+    """The mean number of classes in a set, counting all classes that "any other label" stands for."""
     bins: tuple[BinCoverage, ...] = ()
     """The coverage for each number of views that agree with the base label."""
     unfamiliar: float | None = None
     """The share of unfamiliar pictures; None if the profile cannot tell."""
     claims: tuple[ClaimKept, ...] = ()
-    """The result of each claim, if there are several or one is about a label."""
+    """The result of each claim, if there is more than one or one applies to a single label."""
 
     def lines(self) -> list[str]:
         """As a sentence."""
@@ -216,14 +216,14 @@ class PoweredAccuracy:
 
 
 def verdicts_of(verdicts: VerdictsLike) -> list[Verdict]:
-    """The verdicts of a file, or those given; pictures without a verdict are skipped."""
+    """The verdicts from a file, or those given; pictures without a verdict are skipped."""
     if isinstance(verdicts, str | Path):
         return read(Path(verdicts))
     return [verdict for verdict in verdicts if isinstance(verdict, Verdict)]
 
 
 def powered_accuracy(collected: Collected, outcome: Outcome, verdicts: Iterable[Verdict]) -> PoweredAccuracy:
-    """The accuracy by prediction-powered inference; verdicts about the labelled pictures themselves do not count."""
+    """The accuracy by prediction-powered inference; verdicts on the labelled pictures themselves are not used."""
     digests = set(collected.votes.digests)
     others: Floats = np.array([verdict.confidence for verdict in verdicts if verdict.digest not in digests])
     powered = prediction_powered(outcome.correct, outcome.confidence, others)
@@ -273,7 +273,7 @@ class Evaluation:
         return figures | ({"accuracy": asdict(self.accuracy)} if self.accuracy else {})
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per picture: truth, verdict, and whether it was right."""
+        """One row per picture: true label, verdict, and whether it was right."""
         votes = self.collected.labelled().evenly()
         columns = zip(
             votes.names,

@@ -1,4 +1,4 @@
-"""Votes with truths → profile: what the answers about labelled pictures teach, and what other models do."""
+"""Labelled votes → profile: learn from answers about labelled pictures, and from other models."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Learned:
     asked: tuple[ProfileClassifier, ...]
     selected: SelectedSequence
     whole: bool = False
-    """Whether the panel was fixed and only early stopping was learned."""
+    """Whether the panel was fixed, so that only early stopping was learned."""
 
     def again(self, choice: Choice, n_selection: int) -> Learned:
         """Select another point of the frontier, reusing the fits."""
@@ -81,7 +81,8 @@ def learn(collected: Collected, calibrator: Calibrator, description: str, n_sele
 
     If pictures were selected for labelling with unequal probabilities, the calibrator learns from all of them:
     selection depended on the answers alone, and it models the truth given the answers. Figures, guarantees, sets,
-    familiarity and drift refer to the population, so they use a uniform subsample (`LabelledVotes.even`).
+    familiarity and drift refer to the population, so they use a uniform subsample of the pictures
+    (`LabelledVotes.even`).
     """
     labelled = collected.labelled()
     if isinstance(calibrator, Jury) and len(labelled.panel) > 1:
@@ -192,7 +193,7 @@ def _chosen(
 def _cheaper(
     collected: Collected, asked: Sequence[ProfileClassifier], selected: SelectedSequence, n_selection: int, whole: bool
 ) -> Iterator[Adaptive]:
-    """Earlier stopping in the sequence that was found, each selected in every fold within its price."""
+    """Earlier stopping rules for the selected sequence, each selected in every fold within its price limit."""
     held, rows, last = selected.held, evaluated_rows(collected.labelled(), n_selection), 0.0
     for point in frontier(selected.points):
         length = len(point.sequence.sources)
@@ -206,7 +207,7 @@ def _cheaper(
 
 
 def _adaptive(chosen: Collected, selected: SelectedSequence, n_selection: int, stopped: Outcome) -> Adaptive:
-    """Early stopping, and the verdicts' held-out results with it."""
+    """Early stopping, and the held-out results of verdicts with it."""
     votes, sequence = chosen.labelled(), selected.sequence
     even = votes.even()
     asked, followed = sequence.follow(selected.calibrator, votes)
@@ -228,7 +229,7 @@ def _adaptive(chosen: Collected, selected: SelectedSequence, n_selection: int, s
 
 
 def evaluated_rows(labelled: LabelledVotes, n_selection: int) -> Bools:
-    """(n,): a uniform subsample of the pictures on which nothing was selected, which figures refer to."""
+    """(n,): a uniform subsample of the pictures not used for selection; figures refer to it."""
     return labelled.even() & (np.arange(len(labelled)) >= n_selection)
 
 
@@ -240,7 +241,7 @@ def build(
     held_out: Outcome,
     *others: Outcome,
 ) -> Profile:
-    """Assemble the profile of a calibrator, with its outcome and those of the baselines."""
+    """Assemble a calibrator's profile, with its outcome and those of the baselines."""
     labelled, described = collected.labelled(), collected.described()
     rows = evaluated_rows(labelled, n_selection)
     part = labelled.take(np.flatnonzero(rows))
@@ -281,7 +282,7 @@ def build(
 
 
 def _scores(labelled: LabelledVotes, fitted: Calibrator) -> str:
-    """Whether the classifier's scores are used and why, for people."""
+    """Whether the classifier's scores are used and why, as a sentence."""
     if not isinstance(fitted, Jury) or fitted.scored is None:
         first = labelled.of_sources([first_scored(labelled)])  # the first source that has any
         why = useless(first.evidence) if first.evidence else None
@@ -320,7 +321,7 @@ class Transferred:
         }
 
     def sentences(self) -> list[str]:
-        """Whether the transferred calibrator has the better Brier score, a sentence for each other one."""
+        """Whether the transferred calibrator has the better Brier score, one sentence per other calibrator."""
         sentences = []
         for name, gap in self.differences().items():
             figures = f"Brier {gap.mean:+.4f}, 95 % between {gap.low:+.4f} and {gap.high:+.4f}"

@@ -74,7 +74,7 @@ async def burst(
 ) -> Verdict | Unscored:
     """One verdict for several photos of one object: the first is the picture, the others are its views.
 
-    Photos are not views of the panel, so a jury gives each of them the mean weight of those.
+    Photos are not views of the panel, so a jury gives each photo the mean weight of the panel's views.
     """
     profile.check(engine.channels)
     profile.check_scores(engine.settings.scores)
@@ -107,8 +107,8 @@ async def burst(
 class Judging:
     """Judges answered pictures by one policy.
 
-    Pictures of several callers that are ready at the same time are judged in one batch: one picture takes about 3 ms,
-    and a hundred take little more.
+    Pictures from several callers that are ready at the same time are judged in one batch, because a hundred pictures
+    take little more than the 3 ms of one.
     """
 
     def __init__(self, profile: Profile, policy: PicturePolicy) -> None:
@@ -243,7 +243,8 @@ def judge_tags(
 
 
 def _before(votes: Votes, calibrator: Calibrator) -> dict[int, Floats]:
-    """The confidence of each picture before another classifier was asked, by the position of its first query."""
+    """The confidence of each picture before the next classifier was asked, by the position of that classifier's first
+    query."""
     names = ["", *(Source.parse(view, "").classifier for view in votes.panel)]
     places = [place for place, name in enumerate(names) if place and name not in names[:place]]
     if not isinstance(calibrator, AdaptiveJury):

@@ -1,9 +1,9 @@
 """Familiarity of single pictures, and drift of streams.
 
 Familiarity is a conformal p-value of a picture's similarity to the labelled ones, from its pixels and its answers.
-Confidences and guarantees are about pictures like those that the profile was made from. A picture is described by
-`images.descriptor`; how far it is from its nearest neighbour among some of the labelled pictures is ranked among the
-same distances of the other labelled pictures. Nothing is asked for it. Once it was asked about, the answers are ranked
+Confidences and guarantees hold for pictures like those that the profile was fitted on. A picture is described by
+`images.descriptor`; its distance to the nearest neighbour among some of the labelled pictures is ranked among the same
+distances of the other labelled pictures. This needs no query. Once the picture has been queried, its answers are ranked
 by how often labelled pictures had answers of the same kind.
 
 Drift is detected by a conformal test martingale.
@@ -31,32 +31,32 @@ from looktwice.images import NAMES, PLACES, Image, WorkingSize, descriptor
 LEAST = 20
 """The fewest labelled pictures for a test."""
 NEIGHBOURS, RANKED = 300, 1000
-"""The most labelled pictures to which distances are measured, and whose distances are kept."""
+"""The maximum number of labelled pictures to which distances are measured, and of those whose distances are stored."""
 FINEST = 0.02
-"""The least unit of a number of the descriptor, where the labelled pictures hardly differ in it."""
+"""The smallest unit of a descriptor component, used if the labelled pictures hardly differ in it."""
 FORM = ("side", "saturation")
 LIGHT = ("dark", "quartile", "median", "three_quarters", "bright", "contrast", "black", "white", "entropy", "commonest")
 SHRINKAGE, RIDGE = 0.2, 0.02
 """The shrinkage of correlations, and the constant added to every variance."""
 OUTSIDE = 3.0
-"""Numbers further from the mean than this, in standard deviations, are unusual."""
+"""Components further from the mean than this, in standard deviations, are unusual."""
 GREY = 0.02
-"""Saturation up to which a picture is grey."""
+"""The saturation up to which a picture counts as grey."""
 MOST_WORDS = 3
 LARGEST = 1e9
-"""Beyond any number of a descriptor, and any distance."""
+"""Larger than any descriptor component and any distance."""
 
 
 LEAST_VARIANCE = 1.0
-"""Of a number of the descriptor in its unit; there is more only where the labelled pictures differ more."""
+"""The limit of a descriptor component in its unit; larger only if the labelled pictures vary more."""
 SAME = 1e-4
-"""The squared distance below which two pictures are the same one; rounding makes it more than zero."""
+"""The squared distance below which two pictures count as equal; rounding makes it larger than zero."""
 POWER = 4
-"""With which power of the distance the p-value falls beyond all labelled pictures."""
+"""The power of the distance with which the p-value falls beyond all labelled pictures."""
 
 
 LEAST_UNITS: Floats = np.full(len(NAMES), FINEST)
-"""(len(NAMES),): the smallest unit of each number of the descriptor.
+"""(len(NAMES),): the smallest unit of each descriptor component.
 
 If all labelled pictures have the same size, or are all grey, smaller or coloured ones are far away. Light statistics
 are within [0, 1] and close to an end for most pictures of some kinds: their spread cannot be estimated from hundreds of
@@ -83,9 +83,9 @@ class Familiarity(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     descriptor: Literal[1] = 1
-    """The names of the descriptor's numbers."""
+    """The names of the descriptor components."""
     neighbours: str
-    """Descriptors of some labelled pictures: 32-bit floats in base64, `len(NAMES)` a picture."""
+    """Descriptors of some labelled pictures: 32-bit floats in base64, `len(NAMES)` per picture."""
     distances: tuple[float, ...]
     """The sorted distances of the other labelled pictures to their nearest neighbours."""
     size: WorkingSize | None = None
@@ -95,8 +95,8 @@ class Familiarity(BaseModel):
     def fit(cls, descriptors: Floats, size: WorkingSize | None = None) -> Self | None:
         """Learn from the descriptors of distinct labelled pictures, (n, len(NAMES)); None if they are too few.
 
-        `size` is the working size at which they were described. One half are the neighbours, which also determine the
-        scale; the other half is ranked.
+        `size` is the working size at which they were described. One half serves as neighbours and determines the scale;
+        the distances of the other half are ranked.
         """
         if len(descriptors) < LEAST:
             return None
@@ -129,8 +129,8 @@ class Familiarity(BaseModel):
     def p_values(self, descriptors: Floats) -> Floats:
         """(n,): the p-value of each picture, in (0, 1]; at most a with probability a for new familiar pictures.
 
-        That holds for every a from 1 / (distances + 1) on. Below it no count can tell: farther out than all labelled
-        pictures, the p-value falls with the fourth power of the distance, as by Markov's inequality.
+        That holds for every a from 1 / (distances + 1) on. Smaller values cannot be counted: beyond all labelled
+        pictures, the p-value falls with the fourth power of the distance, as in Markov's inequality.
         """
         ranked, distance = np.array(self.distances), self.distance(descriptors)
         share = (1.0 + len(ranked) - np.searchsorted(ranked, distance, "left")) / (len(ranked) + 1)
@@ -153,10 +153,10 @@ class Familiarity(BaseModel):
         return np.asarray(both[self.distance(both).argmin()])
 
     def drift(self) -> Drift:
-        """The test that a stream of pictures is as familiar as the labelled ones, by the kinds that `kind` gives.
+        """Test whether a stream of pictures is as familiar as the labelled ones, by the kinds from `kind`.
 
-        Each ranked picture is a kind of its own, and so is each gap between two of them, into which new ones fall.
-        Pictures that are more familiar than new ones, such as the labelled ones themselves, are no shift.
+        Each ranked picture is a kind of its own, and so is each gap between two of them, where new pictures fall.
+        Pictures that are more familiar than new ones, such as the labelled ones themselves, do not count as a shift.
         """
         return Drift((0, 1) * len(self.distances) + (0,), alternative="greater")
 
@@ -168,7 +168,7 @@ class Familiarity(BaseModel):
     def distance(self, descriptors: Floats) -> Floats:
         """(n,): the Mahalanobis distance of each picture from the nearest other neighbour, to four decimals.
 
-        A labelled picture that comes again is compared with the others. Otherwise a stream that begins with labelled
+        A labelled picture that occurs again is compared with the others. Otherwise a stream that begins with labelled
         pictures would make the new ones after them look unfamiliar.
         """
         rows, white = self._whitened(descriptors), self._white
@@ -257,10 +257,10 @@ def _size(descriptor: Floats) -> str:
 # From the answers ----------------------------------------------------------------------------------------------------
 
 MOST = 2000
-"""Labelled pictures whose answers are kept, at most."""
+"""The maximum number of labelled pictures whose answers are stored."""
 KIND = re.compile(r"\d{1,9}/\d{1,9}")
 Kind = tuple[str, str]
-"""The label of the picture itself, and of its views how many agree and how many labels all name together: `8/1`."""
+"""The label of the picture itself, with the number of agreeing views and the number of distinct labels: `8/1`."""
 
 
 class AnswerKinds(BaseModel):
@@ -295,9 +295,9 @@ class AnswerKinds(BaseModel):
     def p_values(self, votes: Votes) -> Floats:
         """(n,): the p-value of the answers about each picture, in (0, 1]; at most a with probability a for new ones.
 
-        The new picture is put among the labelled ones. How common a picture's answers are is how many have the same,
-        with a little for how many have the same of any label. The p-value is the share of pictures, the new one
-        included, whose answers are no commoner than its own (full conformal prediction).
+        The new picture is added to the labelled ones. The frequency of a picture's answers is the number of pictures
+        with the same kind and label, plus a small term for the same kind with any label. The p-value is the share of
+        pictures, including the new one, whose answers are no more frequent than its own (full conformal prediction).
         """
         answered, table = kinds(votes.under(range(self.views))), self._table()
         known = {kind: _p_value(*table, *kind) for kind in set(answered)}
@@ -337,7 +337,7 @@ def kinds(votes: Votes) -> list[Kind]:
 
 
 def _p_value(labels: dict[str, int], columns: dict[str, int], count: Counts, label: str, kind: str) -> float:
-    """The p-value of one kind of answers, by the table of those that were seen."""
+    """The p-value of one kind of answers, given the table of observed kinds."""
     count, cell = count.copy(), (labels.get(label, -1), columns.get(kind, -1))
     count[cell] += 1
     of_label, of_kind = count.sum(axis=1, keepdims=True), count.sum(axis=0)
@@ -353,19 +353,19 @@ CUTS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95)
 
 
 CELLS = 2**19
-"""Pictures times kinds that are counted at once: a bound on memory."""
+"""The maximum of pictures times kinds counted at once, which bounds memory."""
 MARKS = 256
-"""Moments of the stream that are remembered at least, the late ones closer: one of them is where a change began."""
+"""The minimum number of stored points of the stream, denser towards the end; a change is located at one of them."""
 
 
 @dataclass(frozen=True)
 class Drift:
-    """A running test that live pictures are still of the kind that the profile was made from.
+    """A sequential test of whether live pictures are still like those that the profile was fitted on.
 
     A picture's kind is a number from 0, such as how many of its views agree. Each live picture is ranked among the
     profile's and the live ones before it, with ties broken at random: if nothing has changed, the ranks are uniform and
     independent of each other (conformal prediction), and a bet that they fall below a cut more or less often than they
-    should wins nothing on average. By Ville's inequality the wealth ever reaches 1/alpha with probability at most
+    should wins nothing on average. By Ville's inequality, the wealth ever reaches 1/alpha with probability at most
     alpha, for any length of the stream and any true shares of the bins.
     """
 
@@ -383,7 +383,7 @@ class Drift:
     peak: float = 0.0
     """The highest log wealth so far."""
     marks: tuple[tuple[int, ...], ...] = ((0,) * (len(CUTS) + 1),)
-    """The number of pictures, and of ranks below each cut, at some moments."""
+    """The number of pictures, and of ranks below each cut, at stored points of the stream."""
     since: int | None = None
     """The most likely start of the change, in live pictures; None without an alarm."""
 
@@ -455,9 +455,9 @@ class Drift:
 
 
 def began(path: Counts) -> int:
-    """After how many pictures the ranks most likely stopped being uniform, up to the last row of a path.
+    """The number of pictures after which the ranks most likely stopped being uniform, up to the last row of a path.
 
-    A row is how many pictures were seen and how many ranks fell below each cut. Of all rows and cuts, the one that
+    Each row is the number of pictures seen and the number of ranks below each cut. Of all rows and cuts, the one that
     makes the ranks after it least likely under uniformity (maximum likelihood).
     """
     from scipy.special import rel_entr

@@ -24,12 +24,12 @@ from looktwice.images import Image, Picture
 from looktwice.views import RENDERER, Panel, View, base_question, parse, questions, render
 
 COMMON = "gaussian:0.02 rotation:20 elastic:20,5 affine:10,0.1,0.1"
-"""The paper's four transforms, each as mild as suits most models."""
+"""The paper's four transforms, with mild settings that suit most models."""
 
 AHEAD = 32
-"""Pictures that are worked on at once, side by side on all cores."""
+"""The number of pictures processed concurrently on all cores."""
 HELD_BYTES = 16_000_000
-"""Bytes of pixels that are rendered at once."""
+"""The number of pixel bytes rendered at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Probe:
 
 
 def probe(model: OnnxModel, image: Image, views: Sequence[View], draws: int, seed: int) -> tuple[Reading, ...]:
-    """One reading a view, of `draws` draws each: the same that an engine with this seed would send."""
+    """One reading per view, of `draws` draws each: those that an engine with this seed would send."""
     (base,) = model.features([model.prepare(render(image, [base_question(image)])[0])])
     # Each view is a call of its own, so that its figures are the same to the digit whatever else is measured.
     readings, step = [], max(1, HELD_BYTES // image.pixels.nbytes)
@@ -57,7 +57,7 @@ def probe(model: OnnxModel, image: Image, views: Sequence[View], draws: int, see
 def probes(
     model: OnnxModel, pictures: Sequence[Picture], views: Sequence[View], draws: int, seed: int = 0
 ) -> Iterator[Probe | ImageError]:
-    """The readings of each picture, in order; the error of one that cannot be read."""
+    """The readings of each picture, in order, or the error if it cannot be read."""
     fixed = [str(view) for view in views if not view.random]
     if not views or fixed:
         what = f"{fixed[0]} gives the same picture each time" if fixed else "no view is named"
@@ -71,7 +71,7 @@ def probes(
 
 
 def fold(probed: Iterable[Probe | ImageError], views: Sequence[View], draws: int) -> Survey:
-    """The noise of each view over all pictures, in memory that does not grow with their number."""
+    """The noise of each view over all pictures, in memory independent of their number."""
     tallies, unread = [_Tally.collect([], draws) for _ in views], list[ImageError]()
     digest = pictures = 0
     for item in probed:
@@ -95,16 +95,16 @@ class Measured:
     kept: float
     """The share of views that kept their picture's label."""
     noise: Noise
-    """As it is: views mostly lower the margin, so its mean is below 0."""
+    """The raw noise: views mostly lower the margin, so its mean is below 0."""
     centred: Noise
-    """Each picture's noise less its own mean, which the paper's propositions assume to be 0."""
+    """The noise of each picture minus its mean, which the paper's propositions assume to be 0."""
     transfer_error: float
     """The root mean square of σ(−F_n⁻¹(1 − p_A)) − σ(wᵀz + b): Proposition 2 with the mean cumulative."""
     gaussian_error: float
     """The same for σ(a·Φ⁻¹(p_A)), with the a whose Φ(x/a) is closest to F_n: Proposition 1."""
 
     def summary(self) -> dict[str, object]:
-        """The figures without the curves."""
+        """The figures, without the curves."""
         figures = asdict(self)
         for name in ("noise", "centred"):
             figures[name] = {key: figures[name][key] for key in ("var", "normal", "paper", "shape")}
@@ -117,7 +117,7 @@ class Survey:
 
     pictures: int
     digest: str
-    """32 hex digits of which pictures they were, in any order."""
+    """32 hex digits that identify the set of pictures."""
     draws: int
     noises: tuple[Measured, ...]
     unread: tuple[ImageError, ...] = ()
@@ -164,14 +164,14 @@ def _probe(model: OnnxModel, views: Sequence[View], draws: int, seed: int, pictu
 
 
 class NoiseFile(BaseModel):
-    """Noise that was measured on an open model, and how: plain JSON."""
+    """The noise measured on an open model, with the settings of the measurement; plain JSON."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_version: Literal[1] = 1
     looktwice: str = Field(default_factory=lambda: version("looktwice"))
     model: str
-    """The open model as it was described."""
+    """The description of the open model."""
     fingerprint: str
     seed: int
     renderer: str = RENDERER
@@ -181,7 +181,7 @@ class NoiseFile(BaseModel):
     noises: tuple[Measured, ...]
 
     def cumulative_for(self, panel: Panel) -> Cumulative:
-        """F_n of the one view that a panel asks; a DataError where the file does not have it."""
+        """F_n of the panel's only view; raises a DataError if the file does not have it."""
         asked, known = sorted({str(view) for view in panel}), {item.view: item.noise for item in self.noises}
         if len(asked) == 1 and asked[0] in known:
             return known[asked[0]].cumulative
@@ -226,9 +226,9 @@ def measure(
     seed: int = 0,
     watch: Callable[[Iterable[Probe | ImageError]], Iterable[Probe | ImageError]] = iter,
 ) -> tuple[NoiseFile, tuple[ImageError, ...]]:
-    """The noise that random views make in an open model, and the pictures that cannot be read.
+    """The noise of random views in an open model, and the pictures that cannot be read.
 
-    `watch` passes the probes on as they come, to show progress.
+    `watch` wraps the stream of probes, to show progress.
     """
     model = open_onnx(description)
     random_views = [parse(word) for word in dict.fromkeys((views or COMMON).split())]
@@ -237,7 +237,7 @@ def measure(
 
 
 def filed(survey: Survey, model: OnnxModel, description: str, seed: int) -> NoiseFile:
-    """A survey as it is saved."""
+    """The stored form of a survey."""
     return NoiseFile(
         model=description,
         fingerprint=model.fingerprint,

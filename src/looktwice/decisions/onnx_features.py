@@ -1,8 +1,8 @@
 """Open models: classifiers whose final linear layer and its input features can be read.
 
-An ONNX file is read as it is (extra `onnx`): the graph is followed back from its first output to the linear layer, a
+An ONNX file is read directly (extra `onnx`): the graph is followed back from its first output to the linear layer, a
 Gemm or a MatMul with or without an Add, and what enters that layer becomes a further output. The layer may be
-followed by a softmax and by steps that change no number. The description is the one of the ONNX connector.
+followed by a softmax and by steps that change no number. The description is that of the ONNX connector.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ Tensor = NDArray[np.float32]
 Array = NDArray[np.generic]
 
 TOLERANCE = 1e-4
-"""How far features·W + b may be from the model's own logits, as a share of the largest of them, or of 1."""
+"""The largest difference between features·W + b and the model's own logits, as a share of the largest logit, or of
+1."""
 CLOSING = ("Softmax", "LogSoftmax", "Identity", "Dropout", "Cast", "Flatten", "Reshape", "Squeeze")
-"""Steps after the linear layer that leave the order of the labels as it is."""
+"""Operations after the linear layer that preserve the order of the labels."""
 TOGETHER = 64
-"""Pictures in one call, unless the model takes one at a time."""
+"""The number of pictures per call, unless the model takes one at a time."""
 
 
 class OnnxModel:
-    """An ONNX model whose features are read from its graph; calls may run side by side."""
+    """An ONNX model whose features are read from its graph; calls may run concurrently."""
 
     def __init__(self, path: Path, classifier: OnnxClassifier) -> None:
         model = _load(path)
@@ -54,16 +55,16 @@ class OnnxModel:
         _check(self, layer, model.graph.output[0].name)
 
     def prepare(self, pixels: Pixels) -> Tensor:
-        """One picture as the model takes it."""
+        """One picture as input for the model."""
         return self._classifier.tensor([self._classifier.prepare(pixels)])[0]
 
     def features(self, batch: Sequence[Tensor]) -> Floats:
-        """(n, D): what enters the head, for each picture."""
+        """(n, D): the input of the head for each picture."""
         (features,) = self.run([self._features], batch)
         return features
 
     def run(self, names: Sequence[str], batch: Sequence[Tensor]) -> list[Floats]:
-        """Values in the graph, each (n, …) flattened to (n, size), for each picture."""
+        """Values in the graph for each picture, each flattened from (n, …) to (n, size)."""
         size = self._together
         parts = [self._call(names, batch[start : start + size]) for start in range(0, len(batch), size)]
         tables, n = [np.concatenate(part) for part in zip(*parts, strict=True)], len(batch)
@@ -107,7 +108,7 @@ def open_onnx(description: str | Path) -> OnnxModel:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A linear layer in a graph: the names of what enters and leaves it, and its weights."""
+    """A linear layer in a graph: the names of its input and output, and its weights."""
 
     features: str
     logits: str
@@ -115,7 +116,7 @@ class Layer:
 
 
 def find_layer(model: ModelProto, folder: Path) -> Layer:
-    """The linear layer in which the model's first output ends; `folder` holds weights that lie outside the file."""
+    """The linear layer that gives the model's first output; `folder` holds weights stored outside the file."""
     graph = _Graph(model, folder)
     ends = [graph.end(output.name) for output in model.graph.output]
     layer = graph.layer(ends[0])
@@ -137,7 +138,7 @@ def find_layer(model: ModelProto, folder: Path) -> Layer:
 
 
 def with_outputs(model: ModelProto, names: Sequence[str]) -> bytes:
-    """The model as a file that also gives out these values."""
+    """A serialised model that also outputs these values."""
     from onnx import ModelProto, ValueInfoProto
 
     wider = ModelProto()
@@ -148,7 +149,7 @@ def with_outputs(model: ModelProto, names: Sequence[str]) -> bytes:
 
 
 class _Graph:
-    """The nodes of a model by what they make, and its constants."""
+    """The nodes of a model by their outputs, and its constants."""
 
     def __init__(self, model: ModelProto, folder: Path) -> None:
         self._folder = str(folder)
@@ -163,7 +164,7 @@ class _Graph:
         return node
 
     def layer(self, node: NodeProto | None) -> Layer | None:
-        """The linear layer that ends with this node, if one does."""
+        """The linear layer that ends with this node, if any."""
         if node is None:
             return None
         if node.op_type == "Gemm":
@@ -234,7 +235,7 @@ def _load(path: Path) -> ModelProto:
 
 
 def _check(model: OnnxModel, layer: Layer, answer: str) -> None:
-    """Two pictures of noise must give the model's own logits when their features go through the head."""
+    """Check on two noise pictures that features and head reproduce the model's own logits."""
     noise = np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3), np.uint8)
     features, logits, answers = model.run([layer.features, layer.logits, answer], [model.prepare(p) for p in noise])
     inner, labels = model.head.W.shape

@@ -1,9 +1,9 @@
-"""What `fit` asks: a pilot selects what is worth asking, and the other labelled pictures are asked only that.
+"""What `fit` asks: a pilot selects what is worth asking, and only that is asked about the other labelled pictures.
 
 The general panel is kept unless the pilot shows clearly that another is better: panels selected among many views on a
 few hundred pictures had a Brier score 1 to 7 % worse on new pictures. So the pilot leaves out views that change the
-class, uses other wordings if they are clearly better, leaves out classifiers that are not worth their price, and asks
-once if a score makes further queries useless.
+class and classifiers that are not worth their price, uses other wordings if they are clearly better, and asks once if a
+score makes further queries useless.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SEARCHED = 4 * crossfit.FOLDS
-"""The fewest labelled pictures for the paper's search: each half of them is cross-validated."""
+"""The minimum number of labelled pictures for the paper's search, which cross-validates each half of them."""
 FEWEST = 200
 """The fewest labelled pictures for a pilot; with fewer, everything is asked about all of them."""
 SHARE = 4
@@ -67,7 +67,7 @@ class Stage:
     pictures: int
     queries: int
     price: float
-    """In money, or in queries if no price is known."""
+    """The amount of money, or the number of queries if no price is known."""
 
 
 @dataclass(frozen=True)
@@ -138,16 +138,17 @@ class Selection:
     beside: tuple[Point, ...] = ()
     """What was tried only in the pilot."""
     cut: str = ""
-    """Which queries the budget did not cover for every picture, so that they are left out; empty if it covered all."""
+    """A sentence on the queries left out because the budget did not cover them for every picture; empty if it covered
+    all."""
 
 
 async def ask(
     engine: QueryEngine, pictures: Sequence[Picture], panel: Panel, asked: Sequence[ProfileClassifier]
 ) -> Selection:
-    """Ask the whole panel about the pilot pictures, and the selected sources about the others.
+    """Ask the whole panel about the pilot pictures, and only the selected sources about the others.
 
-    With several classifiers and a budget, the cheapest one is asked about all pictures first, and is all that is
-    fitted if the budget ends in the pilot. With one classifier, no view is left out then.
+    With several classifiers and a budget, the cheapest one is asked about all pictures first; if the budget ends in the
+    pilot, only this one is fitted. With one classifier, no view is left out in that case.
     """
     mixed, size = shuffled(pictures), pilot_size(len(pictures))
     if not size:
@@ -175,10 +176,12 @@ async def ask(
 
 
 async def ask_all(engine: QueryEngine, pictures: Sequence[Picture], panel: Panel) -> Selection:
-    """Ask the whole panel about every picture; if the budget ends, only the sources that it covers for all of them.
+    """Ask the whole panel about every picture; if the budget ends, keep only the sources that it covers for all of
+    them.
 
-    With several classifiers and a budget, their queries about the pictures themselves come first, one classifier after
-    the other. Sequences are compared on the same pictures, so a source that few were asked would favour the others.
+    With several classifiers and a budget, their base queries come first, one classifier after the other. Sequences are
+    compared on the same pictures, so a source with answers about only a few would bias the
+    comparison.
     """
     others = [view for view in panel if isinstance(view, At) and isinstance(view.view, Base)]
     stages = [Panel(tuple(others[:count])) for count in range(len(others) + 1)] if _in_stages(engine, panel) else []
@@ -192,7 +195,7 @@ async def ask_all(engine: QueryEngine, pictures: Sequence[Picture], panel: Panel
 
 
 def _in_stages(engine: QueryEngine, panel: Panel) -> bool:
-    """Whether a budget may end before all classifiers were asked; a batch of queries is sent as a whole."""
+    """Whether a budget may end before all classifiers were asked; batched queries are sent as a whole."""
     several = any(classifier_of(view) for view in panel)
     return several and engine.remaining() is not None and not any(each.batches for each in engine.channels.values())
 
@@ -202,7 +205,8 @@ def _cut(collected: Collected) -> bool:
 
 
 def _without(cut: Collected, panel: Panel, complete: Collected | None) -> Selection:
-    """Leave out what was not asked about all pictures; without `complete` answers, keep the pictures with all."""
+    """Leave out sources without answers about all pictures; without `complete` answers, keep the pictures that have
+    all."""
     if complete is None or any(item.cause is Cause.STOPPED for item in cut.unscored):
         return Selection(cut)
     added = [str(view) for view in panel if view not in complete.panel.views]
@@ -217,7 +221,7 @@ def _without(cut: Collected, panel: Panel, complete: Collected | None) -> Select
 
 
 def suitable(labelled: LabelledVotes, panel: Panel) -> tuple[Panel, list[str]]:
-    """Leave out the views that change the class of pictures, and all but the best of more than the general panel.
+    """Leave out views that change the class of pictures, and select as many of the best as the general panel has.
 
     Views that change many right labels are left out unless juries lose more without them on held-out folds, by a
     standard error: some are informative (corners of photos).
@@ -248,7 +252,7 @@ def _brier(labelled: LabelledVotes, columns: Sequence[int], fold: Places) -> Flo
 
 
 def _unsuitable(bad: Sequence[View], kept: Sequence[View]) -> str:
-    """Describe the operations of the views that are left out, if possible only those that no other view has."""
+    """Describe the operations of the views that are left out, if possible only those that no remaining view uses."""
     still = {type(part) for view in kept for part in view.parts}
     alone = [[part.adjective for part in view.parts if type(part) not in still] for view in bad]
     words = [word for each in alone for word in each[:1]] if all(alone) else [view.adjective for view in bad]
@@ -332,7 +336,7 @@ class FitResult:
     pilot: int = 0
     """The number of labelled pictures used for selection, which are used for fitting only."""
     cut: str = ""
-    """Which queries the budget did not cover, so that they are left out, as a sentence; empty if it covered all."""
+    """A sentence on the queries left out because the budget did not cover them; empty if it covered all."""
 
     def __str__(self) -> str:
         return "\n".join([str(self.profile), *self.sentences, *filter(None, [self.cut])])
@@ -340,8 +344,8 @@ class FitResult:
     def at(self, max_price: float | None = None, max_queries: float | None = None) -> Profile:
         """Fit the profile of another point within these limits per picture, without queries; pass it to `Model.use`.
 
-        The candidates use sources that all labelled pictures were asked: shorter sequences, and other stopping
-        thresholds. The `to_buy` of other points tells what they would cost.
+        The candidates use only sources that were asked about all labelled pictures: shorter sequences, and other
+        stopping thresholds. For other points, `to_buy` is the number of queries still needed.
         """
         if self.learned is None:
             return self.profile
@@ -349,7 +353,7 @@ class FitResult:
 
 
 def limits(asked: Sequence[ProfileClassifier], max_price: float | None, max_queries: float | None) -> Choice:
-    """The rule that selects a point within limits; None is no limit. Raises an error below one query."""
+    """The rule that selects a point within limits; None means no limit. Raises an error below one query."""
     cheapest = min(asked, key=lambda classifier: classifier.price)
     if (max_price is not None and not max_price >= cheapest.price) or not (max_queries is None or max_queries >= 1):
         raise FitError(
@@ -399,7 +403,7 @@ class Setting:
 
 
 def grid_of(family: str) -> Sequence[View]:
-    """The settings that the paper tries of a transformation."""
+    """The settings of a transformation that the paper tries."""
     if family not in GRIDS:
         raise ViewError(f"the paper does not use the transformation {family!r}; it has {', '.join(GRIDS)}")
     return GRIDS[family]
@@ -408,8 +412,8 @@ def grid_of(family: str) -> Sequence[View]:
 async def search(
     engine: QueryEngine, pictures: Sequence[Picture], grid: Sequence[View], draws: int
 ) -> tuple[Selection, list[Setting]]:
-    """The paper's search: ask every setting of one transformation about half of the pictures, and the best one about
-    the rest."""
+    """The paper's search: query every setting of one transformation for half of the pictures, and the best one for the
+    rest."""
     mixed = shuffled(pictures)
     pilot = mixed[: len(mixed) // 2]
     asked = [await _collected(engine, pilot, Panel((view,) * draws)) for view in grid]
@@ -423,7 +427,7 @@ async def search(
 
 
 def search_queries(pictures: int, grid: Sequence[View], draws: int) -> int:
-    """The most queries that `search` sends."""
+    """The maximum number of queries that `search` sends."""
     crossfit.check_count(pictures, SEARCHED)
     return pictures // 2 * (1 + len(grid) * draws) + (pictures - pictures // 2) * (1 + draws)
 
@@ -431,7 +435,7 @@ def search_queries(pictures: int, grid: Sequence[View], draws: int) -> int:
 async def _collected(
     engine: QueryEngine, pictures: Sequence[Picture], panel: Panel, vocabulary: Sequence[str] = ()
 ) -> Collected:
-    """Collect the answers about some pictures; raise an error if a spent budget or a signal left pictures over."""
+    """Collect the answers about some pictures; raise an error if some are missing because of the budget or a signal."""
     collected = await collecting.collect(engine, pictures, panel, vocabulary)
     if cut := [item for item in collected.unscored if item.cause in (Cause.BUDGET, Cause.STOPPED)]:
         raise UnscoredError(f"no views were chosen, {len(cut)} of {len(pictures)} pictures are left: {cut[0].message}")

@@ -115,9 +115,9 @@ def guesses(claim: Claim, level: float = 0.95, together: int = 1) -> list[Need]:
 
 
 def needs(claim: Claim, tested: ClaimTest) -> list[Need]:
-    """The labels that a claim needs at several acceptance rates, whose errors held-out answers show.
+    """The number of labels that a claim needs at several acceptance rates, with errors estimated from held-out answers.
 
-    Rates with too high an error are left out; if all are, the acceptance rate of the best estimate is tried.
+    Rates whose error is too high are left out; if all are, the acceptance rate of the best estimate is used.
     """
     claims, answers, level, _ = tested
     level, about = level_of_each(level, len(claims)), concerned(claim, claims, answers)
@@ -139,8 +139,8 @@ def can_be_made(tested: ClaimTest) -> bool:
 def missing_labels(tested: Iterable[ClaimTest]) -> int | None:
     """The number of further labelled pictures, drawn at random, for all claims with a power of 0.8.
 
-    None if the answers are wrong too often for more labels to help, or if it takes more than PRACTICAL. Every
-    interface reports this number.
+    None if the answers are wrong too often for more labels to help, or if it takes more than PRACTICAL. All interfaces
+    report this number.
     """
     more = 0
     for part in tested:
@@ -154,7 +154,7 @@ def missing_labels(tested: Iterable[ClaimTest]) -> int | None:
 
 
 def missing_sentence(claims: Sequence[Claim], tested: Sequence[ClaimTest]) -> str:
-    """As a sentence about the claims as given in the options."""
+    """A sentence on the labels that the claims of the options need."""
     more, what = missing_labels(tested), " and ".join(claim.sentence() for claim in claims)
     if any(claim.label == ANY and part.tag for claim in claims for part in tested[:1]):
         what += ", for each tag"
@@ -211,7 +211,7 @@ def remarks(needs: Sequence[Need], answers: Answers, level: float = 0.95) -> lis
 
 
 def _need(claim: Claim, level: float, accepted: float, error: float, share: float) -> Need:
-    """`share` is the share of all pictures that the claim applies to."""
+    """`share` is the share of all pictures to which the claim applies."""
     if claim.kind == "miss":  # all of the class are evidence, accepted or not
         labels, rests = labels_needed(claim.bound, level, error, power=POWER, tests=1), share
         return Need(math.ceil(labels / rests), accepted, error, labels)
@@ -222,8 +222,8 @@ def _need(claim: Claim, level: float, accepted: float, error: float, share: floa
 def _errors(claim: Claim, about: Bools, answers: Answers) -> list[tuple[float, float]]:
     """Estimate how often accepted answers violate a claim at each acceptance rate.
 
-    Few answers are noisy, so PRIOR pseudo-answers are added: wrong as often as the confidence says, or missed as often
-    as the class is overall, with the confidence distribution of wrong answers.
+    Estimates from few answers are noisy, so PRIOR pseudo-answers are added: wrong as often as the confidence predicts,
+    or missed as often as the class is overall, with the confidence distribution of wrong answers.
     """
     sure, against = answers.confidence, about & broken(claim, answers)
     ranked, errors = sure if claim.kind == "miss" else sure[about], {}

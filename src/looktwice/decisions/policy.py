@@ -67,12 +67,12 @@ class ClaimTest(NamedTuple):
     level: float
     """The certainty that all of them hold."""
     tag: str = ""
-    """The tag that they are about, if answers are tags."""
+    """The tag that the claims are about, if answers are tags."""
 
 
 @dataclass(frozen=True)
 class PicturePolicy:
-    """The part of a policy that is the same for labels and tags: views, and unfamiliar pictures."""
+    """The part of a policy shared by labels and tags: views, and the handling of unfamiliar pictures."""
 
     panel: Panel
     """The views to ask, in order."""
@@ -107,7 +107,7 @@ class PicturePolicy:
         return self.familiarity.because(descriptor)
 
     def claim_tests(self, claims: Sequence[Claim], profile: Profile, level: float = 0.95) -> list[ClaimTest]:
-        """The tests of these claims; an error if one is about a label that the profile does not know."""
+        """The tests of these claims; raises an error if one is about a label that the profile does not have."""
         raise NotImplementedError
 
     def before_asking(self, descriptors: Floats) -> Floats:
@@ -130,7 +130,7 @@ class PicturePolicy:
     def shift(self) -> Drift | None:
         """The test that the pixels are as familiar as before; None if the profile cannot tell.
 
-        If unfamiliar pictures are refused, the remaining ones would appear too familiar.
+        If unfamiliar pictures are refused, there is no test: the remaining ones would appear too familiar.
         """
         return self.familiarity.drift() if self.familiarity and self.unfamiliar != "refuse" else None
 
@@ -192,7 +192,8 @@ class Policy(PicturePolicy):
 
     @classmethod
     def usual(cls, profile: Profile, max_price: float | None = None, max_queries: float | None = None) -> Self:
-        """Stop once the next query is not worth its price, within limits on the mean picture, if the profile can."""
+        """Stop once the next query is not worth its price, within limits on the mean per picture, if the profile
+        supports it."""
         return cls._following(profile, profile.within(max_price, max_queries))
 
     @classmethod
@@ -220,12 +221,12 @@ class Policy(PicturePolicy):
     def accepting(
         self, claims: Sequence[Claim], profile: Profile, level: float = 0.95, basis: Basis = "guarantee"
     ) -> Self:
-        """Accept answers so that all claims hold with certainty `level`, or in expectation; the rest is for review."""
+        """Accept answers so that all claims hold with certainty `level`, or in expectation; all others need review."""
         (tested,) = self.claim_tests(claims, profile, level)
         return replace(self, accept=thresholds(claims, tested.answers, level, basis))
 
     def covering(self, coverage: float, kind: SetKind = "aps") -> Self:
-        """Add prediction sets that contain the truth with probability `coverage`."""
+        """Add prediction sets that contain the true label with probability `coverage`."""
         return replace(self, sets=self.held_out.conformal(coverage, kind))
 
     def accepts(self, confidence: Floats, labels: Sequence[str], votes: Votes) -> Bools:
@@ -242,7 +243,7 @@ class Policy(PicturePolicy):
     def agreement_bin(self, base: str, views: Sequence[str | None]) -> int:
         """The bin on which drift is tested: how many views agree with the base label.
 
-        With early stopping, the number in the first round and the number of views asked.
+        With early stopping, it combines the number in the first round and the number of views asked.
         """
         if self.rounds is None:
             return sum(label == base for label in views)
@@ -254,7 +255,7 @@ class Policy(PicturePolicy):
 PRESENT, ABSENT = "present", "absent"
 """The decision about a tag."""
 MOST_COUNTED = 9
-"""Answers with this many tags or more share one bin."""
+"""Answers with at least this many tags share one bin."""
 
 
 @dataclass(frozen=True)
@@ -263,11 +264,11 @@ class TagPolicy(PicturePolicy):
 
     jury: TagJury
     least: tuple[tuple[float, float], ...]
-    """The lowest confidence for a yes and for a no, by tag; NEVER if nothing can be guaranteed."""
+    """The lowest confidence for "yes" and for "no", by tag; NEVER if nothing can be guaranteed."""
     basis: Basis | None = None
     """The basis of the thresholds; None if they are the default SURE."""
     claims: tuple[Claim, ...] = ()
-    """The claims that they are to achieve."""
+    """The claims that the thresholds satisfy."""
 
     @classmethod
     def usual(cls, profile: Profile) -> Self:
@@ -303,7 +304,7 @@ class TagPolicy(PicturePolicy):
     def accepting(
         self, claims: Sequence[Claim], profile: Profile, level: float = 0.95, basis: Basis = "guarantee"
     ) -> Self:
-        """Decide tags so that all claims hold with certainty `level`, or in expectation; the rest is for review.
+        """Decide tags so that all claims hold with certainty `level`, or in expectation; all others need review.
 
         Tags without a claim are decided at the default SURE.
         """
@@ -331,7 +332,7 @@ def tag_bin(answer: str) -> int:
 
 
 def _tag_claims(claims: Sequence[Claim], tag: str) -> list[Claim]:
-    """The claims about one tag: errors among present and among absent, and misses."""
+    """The claims about one tag: errors among "present" and among "absent", and misses."""
     errors = {claim.label: claim.bound for claim in claims if claim.kind == "error"}
     bound = errors.get(tag, errors.get(ANY))
     misses = [Claim(claim.bound, PRESENT, "miss") for claim in claims if (claim.kind, claim.label) == ("miss", tag)]
@@ -381,7 +382,7 @@ def _rounds(adaptive: Adaptive, profile: Profile) -> Rounds:
 
 
 SHARES = ("level", "coverage", "false_alarms")
-"""The options that are a number between 0 and 1."""
+"""The options that take a number between 0 and 1."""
 
 
 @dataclass(frozen=True)
@@ -391,24 +392,25 @@ class DecisionOptions:
     all: bool = False
     """Ask everything about each picture, even if further answers would have little effect."""
     max_price: float | None = None
-    """Spend at most this on a picture, on average, by stopping earlier; `all` goes before it."""
+    """The maximum average price per picture, reached by stopping earlier; `all` takes precedence."""
     max_queries: float | None = None
-    """Ask at most so many queries about a picture, on average, by stopping earlier."""
+    """The maximum average number of queries per picture, reached by stopping earlier."""
     max_error: float | Mapping[str, float] | None = None
-    """Accept answers that are wrong at most this often; the others are for review. None makes no decisions. A
+    """Accept answers that are wrong at most this often; the others need review. None makes no decisions. A
     mapping sets the error of each label, with `*` for all others."""
     max_miss: Mapping[str, float] | None = None
-    """Accept at most this share of the pictures of these classes as something else."""
+    """Accept at most this share of the pictures of these classes as another class."""
     level: float = 0.95
     """The joint certainty of these guarantees."""
     accept: Basis = "guarantee"
     """Accept by a guarantee, or by the best `estimate` from held-out answers."""
     coverage: float | None = None
-    """Return prediction sets that contain the truth this often; None returns none."""
+    """Return prediction sets that contain the true label this often; None returns none."""
     sets: SetKind = "aps"
     """How sets are built: `aps` sets are larger for doubtful pictures, and the label that crosses the threshold is
-    included at random, with a seed from the pixels; `raps` ones avoid many labels; `aps-deterministic` ones are not
-    randomised and larger; `lac` sets, all labels above one threshold, are the smallest on average but cover doubtful
+    included at random, with a seed from the pixels; `raps` sets contain fewer labels; `aps-deterministic` sets are not
+    randomised and are larger; `lac` sets, all labels above one threshold, are the smallest on average but cover
+    doubtful
     pictures less often."""
     unfamiliar: Unfamiliar = "review"
     """How to handle unfamiliar pictures: `accept` treats them like any other, `review` never accepts them, `refuse`
@@ -417,7 +419,7 @@ class DecisionOptions:
     """The share of familiar pictures that may be flagged as unfamiliar."""
 
     on_drift: OnDrift = "hold"
-    """What happens to verdicts after a drift alarm: `hold` accepts none of them, `accept` goes on."""
+    """What happens to verdicts after a drift alarm: `hold` accepts none of them, `accept` continues as before."""
 
     def __post_init__(self) -> None:
         for name in SHARES:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 DIGEST_DIGITS = 12
-"""The digits of a digest that are stored, enough to distinguish a million pictures."""
+"""The number of digest digits stored, enough to distinguish a million pictures."""
 
 
 class Adaptive(Part):
@@ -90,7 +90,7 @@ class ProfileClassifier(Part):
 
     name: str
     description: str
-    """As it was described; credentials are named by their environment variables."""
+    """Its description; credentials are referred to by their environment variables."""
     fingerprint: str
     """The digest of what determines its replies."""
     reading: str = ""
@@ -109,10 +109,10 @@ class Profile(Part):
     schema_version: Literal[1] = 1
     kind: AnswerKind = "label"
     """The kind of answer. For tags, the vocabulary holds the tags, the calibrator is a `TagJury`, and `held_out` has
-    the probability and the truth of each tag for each picture."""
+    the probability of each tag, and whether it is true, for each picture."""
     looktwice: str = Field(default_factory=lambda: version("looktwice"))
     classifier: str
-    """The classifier as it was described; credentials are named by their environment variables."""
+    """The description of the classifier; credentials are referred to by their environment variables."""
     fingerprint: str
     """The digest of what determines the classifier's replies."""
     reading: str = ""
@@ -164,7 +164,7 @@ class Profile(Part):
         return replace(Panel.parse(self.panel), first=self.name)
 
     def within(self, max_price: float | None = None, max_queries: float | None = None) -> Adaptive | None:
-        """The best early stopping within these limits on the mean of a picture; None asks the whole panel."""
+        """The best early stopping within these limits on the mean per picture; None asks the whole panel."""
         if max_price is None and max_queries is None:
             return self.adaptive
         price, queries = (np.inf if limit is None else (1.0 + 1e-9) * limit for limit in (max_price, max_queries))
@@ -213,7 +213,7 @@ class Profile(Part):
         return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_DIGITS]
 
     def tag_jury(self) -> TagJury:
-        """The fitted calibrator of a profile of tags."""
+        """The fitted calibrator of a tag profile."""
         values = {name: value for name, value in self.calibrator.items() if name != "family"}
         try:
             return TypeAdapter(TagJury).validate_python(values)
@@ -236,7 +236,7 @@ class Profile(Part):
     def advice(self, results: Sequence[Result] = ()) -> list[str]:
         """Remarks on early stopping and on the classifier's own score, one sentence each.
 
-        `results` are those on other pictures; by default, those of the held-out folds.
+        `results` are from other pictures; the default is those from the held-out folds.
         """
         sentences = [f"Scores: {self.scores}."] if self.scores else []
         if self.adaptive and self.adaptive.expected and not results:
@@ -252,7 +252,7 @@ class Profile(Part):
         return sentences
 
     def threshold(self, max_error: float, level: float = 0.95) -> float | None:
-        """The least confidence to accept, so that accepted answers are wrong at most `max_error` of the time.
+        """The lowest confidence to accept, so that accepted answers are wrong at most `max_error` of the time.
 
         The guarantee holds with certainty `level`; None if there are too few labelled pictures, or too many errors.
         """
@@ -341,7 +341,7 @@ class Profile(Part):
         return Drawing(figures.risk_coverage_svg(metrics.risk_coverage(*self.held_out.arrays()), threshold))
 
     def plot_curve(self) -> Drawing:
-        """Metrics against queries per picture: those to minimise above those to maximise."""
+        """Metrics against queries per picture, with those to minimise above those to maximise."""
         queries, charts = [float(point.queries) for point in self.curve], []
         for names, title, better in (
             ({"brier": "Brier", "ece": "ECE"}, "What is lost", "lower is better"),
@@ -368,7 +368,7 @@ class Profile(Part):
     __str__ = __repr__
 
     def check_scores(self, scores: Scores) -> None:
-        """Raise an error if scores are to be ignored that the profile uses."""
+        """Raise an error if scores that the profile uses are to be ignored."""
         if scores == "ignore" and self.evidence == "scores":
             raise ProfileError(
                 "this profile uses the classifier's scores; leave out --scores ignore, or fit again with it, which "
@@ -425,7 +425,7 @@ class Asks(Protocol):
 
 
 def _try_tags(profile: Profile) -> None:
-    """Validate the calibrator of tags."""
+    """Validate the tag calibrator."""
     jury, views = profile.tag_jury(), tuple(map(str, profile.views()))
     votes = Votes.collect([Row("", "", ("",) * len(views))], views)
 

@@ -27,7 +27,7 @@ from looktwice.errors import ProfileError
 from looktwice.plots import notebook
 
 FEW = 5
-"""The fewest wrong, and right, answers for which AUROC is reported."""
+"""The minimum number of wrong answers, and of right ones, for which AUROC is reported."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -93,7 +93,8 @@ class FrontierPoint(Part):
     brier: Figure
     chosen: bool = False
     to_buy: Count = 0
-    """The queries about labelled pictures still needed for it, as only the pilot was asked. 0 if it is free."""
+    """The number of queries about labelled pictures still needed to fit it, since only the pilot was asked; 0 if
+    none."""
 
     @classmethod
     def from_point(cls, point: Point, chosen: bool = False) -> Self:
@@ -146,14 +147,15 @@ class HeldOut(Part):
     """The rank of the true option, from 1."""
     predicted: tuple[Count, ...] = ()
     truth: tuple[int, ...] = ()
-    """The codes of each answer and truth in the profile's vocabulary; negative if not in it."""
+    """The codes of each answer and true label in the profile's vocabulary; negative if not in it."""
 
     @classmethod
     def combine(cls, held_out: Outcome, final: Outcome) -> Self:
         """Combine the outcomes of cross-validation and of the final calibrator, as the basis of guarantees.
 
-        Many pictures have the same answers and thus the same probability of the truth, which varies slightly between
-        folds. The worse one is used, so that such variations do not exclude a tenth of the pictures from their sets;
+        Many pictures have the same answers and thus the same probability of the true label, which varies slightly
+        between folds. The worse one is used, so that such variations do not exclude a tenth of the pictures from their
+        sets;
         for confidences, see `counted_confidence`. Rounding goes the same way, so that a threshold above one of these
         numbers is also above the unrounded one.
         Pictures about which no chosen source has an answer are left out, since they are not scored in use.

@@ -5,14 +5,15 @@ sequence; c_k is the confidence after k of them. Continuing to j sources lowers 
 with r_kj = Σ(loss_k − loss_j) / Σ(1 − c_k) over held-out pictures, and costs the prices in between. Asking stops as
 soon as no j saves λ of loss per unit of money: at c_k ≥ 1 − λ/r_k, where r_k is the best ratio of r_kj to price. So a
 single λ gives the stopping threshold after each source, and varying λ gives the frontier of loss against price. A
-single threshold for all sources is about as good: equal for two sources, worse for four face APIs on FER+, better with
-GPT-4V among them (experiments/cascades.py, results/cascades_rules.csv).
+single threshold for all sources performs similarly: equally well for two sources, worse for four face APIs on FER+,
+better if GPT-4V is among them (experiments/cascades.py, results/cascades_rules.csv).
 
 The loss of stopping early within the views of one classifier is estimated from how far the probabilities would still
 move: if those after all views are calibrated, a picture that stops adds their squared distance to the Brier score, on
-average. This varies much less from sample to sample than the Brier score itself, which is only used as a check.
+average. This estimate varies much less between samples than the Brier score itself, which is only used as a check.
 
-Everything is measured on held-out folds. `find` nests the whole selection in each fold, so a guarantee may be based on
+All quantities are measured on held-out folds. `find` nests the whole selection in each fold, so a guarantee may be
+based on
 the outcome that it returns.
 """
 
@@ -49,13 +50,14 @@ from looktwice.errors import DataError
 LEVELS = tuple(np.linspace(0.02, 0.98, 25).tolist())
 """The candidate values of λ, as quantiles of the loss that the next source saves per unit of money."""
 LEAST_GAIN = 0.01
-"""The relative gain in loss that puts a more expensive point on the frontier, and the tolerance of the selected one."""
+"""The relative decrease in loss that puts a more expensive point on the frontier, and the tolerance of the selected
+one."""
 V = TypeVar("V", bound=Votes)
 BASE = "base"
 """The view that shows the unchanged picture."""
 STOPPING = "jury, stopping early"
 NEVER = float(np.nextafter(1.0, 2.0))
-"""A threshold that no picture reaches."""
+"""A threshold that no confidence reaches."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class Sequence:
         return np.cumsum([source.price for source in self.sources])
 
     def stops(self, confidence: Floats, asked: int) -> Bools:
-        """(n,): whether to stop after this many sources, at least one, with this confidence."""
+        """(n,): whether to stop after this many sources (at least one) with this confidence."""
         return np.full(len(confidence), asked >= len(self.sources)) | (confidence >= [*self.enough, 0.0][asked - 1])
 
     def asked(self, confidence: Floats) -> Counts:
@@ -114,7 +116,7 @@ class Sequence:
         return 1 + np.column_stack([self.stops(c, k) for k, c in enumerate(confidence.T, 1)]).argmax(axis=1)
 
     def follow(self, calibrator: AdaptiveJury, votes: V) -> tuple[Counts, V]:
-        """(n,): the number of sources asked, from all answers; and the votes with the others MISSING."""
+        """(n,): the number of sources asked, from all answers; and the votes with all other answers MISSING."""
         every = np.arange(len(self.sources)) + np.ones((len(votes), 1), np.int64)
         steps = [calibrator.confidence(_first(votes, asked)) for asked in every.T]
         asked = self.asked(np.column_stack(steps))
@@ -218,8 +220,8 @@ class HeldOutJuries:
     def calibrator(self, places: tuple[int, ...], unseen: frozenset[int] = frozenset()) -> AdaptiveJury:
         """The juries of the first 1, 2 … of these sources, fitted without the excluded folds.
 
-        With several classifiers, each jury has its own confusion step, since each classifier knows some classes better;
-        juries of the first views of one classifier have none.
+        With several classifiers, each jury has its own confusion step, since each classifier recognises some classes
+        better; juries of the first views of one classifier have none.
         """
         if (places, unseen) not in self.juries:
             rows = np.flatnonzero(~np.isin(self.fold, list(unseen)))
@@ -352,7 +354,7 @@ def _levels(confidence: Floats, losses: Floats, prices: Floats) -> Iterator[tupl
 
 
 def between(confidence: Floats, level: float) -> float:
-    """The midpoint between the confidences below the level and those that reach it.
+    """The midpoint between the highest confidence below the level and the lowest that reaches it.
 
     0 if all reach it, NEVER if none does. The margin makes decisions equal on any machine.
     """
@@ -382,7 +384,7 @@ class SelectedSequence:
 
     @property
     def calibrator(self) -> AdaptiveJury:
-        """The juries of its first 1, 2 … sources, for votes of `of_sources(places)`."""
+        """The juries of its first 1, 2 … sources, for the votes from `of_sources(places)`."""
         return self.held.calibrator(self.places)
 
 
@@ -415,7 +417,7 @@ def find(
 
 
 def placed(sequence: Sequence, sources: Several[Source]) -> tuple[int, ...]:
-    """Match sources to candidates; equal ones, draws of a random view, are matched in order."""
+    """Match sources to candidates; equal ones, which are draws of a random view, are matched in order."""
     left = dict(enumerate(sources))
     places = list[int]()
     for source in sequence.sources:

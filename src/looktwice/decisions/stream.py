@@ -26,11 +26,11 @@ Z = 1.96
 TOGETHER, EVERY = 10, 1.0
 """A monitor runs its tests after this many verdicts or seconds: a run takes about 2 ms for any number of verdicts."""
 RECENT = 10_000
-"""The number of recent verdicts kept, to name those since a change began."""
+"""The number of recent verdicts kept, to list those since a change began."""
 USUAL, USUAL_TIMES = 200, 3
-"""An alarm ends after at least this many usual pictures in a row, and this multiple of those it took to be raised."""
+"""An alarm ends after at least this many normal pictures in a row, and this multiple of the number that raised it."""
 ODD = math.log(10.0)
-"""The evidence above which pictures after an alarm are unusual: probability 1 in 10 without a change."""
+"""The evidence above which pictures after an alarm count as unusual; without a change, its probability is 1 in 10."""
 V = TypeVar("V", bound=PictureVerdict)
 LOG = logging.getLogger("looktwice.monitoring")
 
@@ -157,7 +157,7 @@ class Stream:
         return ExpectedAccuracy(value, max(0.0, value - width), min(1.0, value + width))
 
     def lines(self) -> list[str]:
-        """Sentences about a change, or one that there was none; none before the first verdict."""
+        """Sentences about a change, or a sentence that none was detected; empty before the first verdict."""
         if not self.seen:
             return []
         if not self.alarm:
@@ -198,7 +198,7 @@ class Recent:
 class Monitor:
     """Compares live verdicts with the labelled pictures; holds them during an alarm.
 
-    An alarm is raised by a test of the stream. It ends after as many usual pictures in a row as are needed to detect a
+    An alarm is raised by a test of the stream. It ends after as many normal pictures in a row as are needed to detect a
     change like this one, or when a user ends it. All processes with the same profile and ledger share it: the alarm is
     stored in the ledger, which is read whenever the tests run.
     """
@@ -213,7 +213,8 @@ class Monitor:
         self._ran, self._running = 0.0, False
 
     async def observe(self, verdict: V, ledger: Ledger | None = None, *, compare: bool = True) -> V:
-        """Hold a verdict if there is an alarm; `compare` tells whether it is a fair sample of the stream."""
+        """Hold a verdict if there is an alarm; `compare` is false for verdicts that are not a fair sample of the
+        stream."""
         familiarity = 1.0 if verdict.familiarity is None else verdict.familiarity
         recent = Recent(verdict.name, verdict.digest, familiarity, time.time())
         if compare:
@@ -257,12 +258,12 @@ class Monitor:
         self.alarm = stored
 
     def changed(self) -> list[Recent]:
-        """The verdicts since the change began, as far as this process has them; none without an alarm."""
+        """The verdicts since the change began that this process has; none without an alarm."""
         since = self._stream.since if self.alarm else None
         return [] if since is None else list(self._recent)[self._place(since) :]
 
     def _place(self, seen: int) -> int:
-        """The index among recent verdicts of the one after this many."""
+        """The index, among recent verdicts, of the one after this many."""
         return max(0, len(self._recent) - len(self._pending) - (self._stream.seen - seen))
 
     def _run(self) -> None:

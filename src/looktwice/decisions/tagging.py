@@ -1,4 +1,4 @@
-"""Tags: labelled pictures → a profile of tags, and its evaluation."""
+"""Tags: labelled pictures → a tag profile, and its evaluation."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ FAMILY = "tags"
 """The name of the calibrator in a profile."""
 NO_TAGS = "no labelled picture has a tag; give pictures with tags"
 RENEWED = 50
-"""The fewest further pictures by which a repair may fit a jury anew."""
+"""The minimum number of further pictures with which a repair may refit a jury."""
 PRECISION = 0.95
 """The precision at which recall is reported."""
 
 
 def everything(others: Sequence[str], views: Panel) -> Panel:
-    """The panel of all classifiers, the others by name, with these views."""
+    """The panel of these views and of the base answers of the other classifiers, given by name."""
     return Panel((*(At(name, Base()) for name in others), *views))
 
 
@@ -69,7 +69,7 @@ async def fit(
 
 
 def warn(collected: Collected) -> None:
-    """Warn about pictures without answers or with two truths, and about tags that are left out."""
+    """Warn about pictures without answers or with contradictory true tags, and about tags that are left out."""
     collecting.warn(collected)
     if sentence := left_out(collected):
         warnings.warn(sentence, stacklevel=2)
@@ -90,7 +90,7 @@ def true_tags(votes: Votes) -> tuple[str, ...]:
 
 
 async def _check_tags(engine: QueryEngine, pictures: Sequence[Picture]) -> None:
-    """Raise an error if no truth is a tag of a classifier; if its tags are unknown, ask about a few pictures."""
+    """Raise an error if no true tag is a tag of a classifier; if its tags are unknown, ask about a few pictures."""
     truths = {tag for picture in pictures for tag in picture.tags or ()}
     known = {tag for channel in engine.channels.values() for tag in channel.labels or ()}
     if not all(channel.labels for channel in engine.channels.values()):
@@ -103,7 +103,7 @@ async def _check_tags(engine: QueryEngine, pictures: Sequence[Picture]) -> None:
 async def collect(
     engine: QueryEngine, pictures: Sequence[Picture], panel: Panel, screen: Screen = NO_SCREEN
 ) -> Collected:
-    """Collect the answers about every picture, each as a string of tags, labelled if all truths are known."""
+    """Collect the answers about every picture, each as a string of tags, labelled if all true tags are known."""
     screen = replace(screen, describe=screen.describe or Image.described, thumbnails=True)
     rows = [collecting.affordable(row) async for row in engine.ask(pictures, panel, None, screen)]
     answered = [(picture, row) for picture, row in zip(pictures, rows, strict=True) if isinstance(row, Row)]
@@ -127,7 +127,7 @@ async def collect(
 
 
 def learn(collected: Collected, asked: Sequence[ProfileClassifier]) -> Profile:
-    """Fit a profile from answers and truths, without queries."""
+    """Fit a profile from answers and true tags, without queries."""
     first, tags = asked[0], true_tags(collected.votes)
     if not tags:
         raise FitError(NO_TAGS, code="labels-missing")
@@ -154,7 +154,7 @@ def learn(collected: Collected, asked: Sequence[ProfileClassifier]) -> Profile:
 
 
 def taught(profile: Profile, collected: Collected, fit: Fit) -> Profile:
-    """The profile with a jury, and with guarantees and references of drift, from these answers and truths alone."""
+    """The profile with this jury; guarantees and drift references come from these answers and true tags alone."""
     votes, described = collected.labelled(), collected.described()
     labelled = labelled_tags(votes, profile)
     fitted = fit(labelled)
@@ -178,9 +178,9 @@ def taught(profile: Profile, collected: Collected, fit: Fit) -> Profile:
 async def repair(
     engine: QueryEngine, pictures: Sequence[Picture], profile: Profile, on_collected: OnCollected | None
 ) -> Profile:
-    """Mend the jury of a profile by further labelled pictures; guarantees rest on these alone.
+    """Update a profile's jury with further labelled pictures; guarantees are based on these alone.
 
-    It is corrected, or fitted anew where that has the lower log loss on held-out folds.
+    The jury is corrected, or refitted if that has the lower log loss on held-out folds.
     """
     profile.check(engine.channels)
     collecting.check_teachable(pictures)
@@ -198,7 +198,7 @@ def log_loss(probability: Floats, truths: Bools) -> float:
 
 
 def labelled_tags(votes: LabelledVotes, profile: Profile) -> LabelledTagVotes:
-    """The votes on the tags of a profile, with truths: tags that are not listed for a picture are absent."""
+    """The votes on a profile's tags, with the true tags: those not listed for a picture are absent."""
     true = [set(split_tags(word)) for word in votes.words]
     truths = np.array([[tag in each for tag in profile.vocabulary] for each in true], bool)
     return tag_votes(votes, profile).labelled(truths.reshape(len(votes), len(profile.vocabulary)))
@@ -263,7 +263,7 @@ class TagScores:
     tags: tuple[TagFigures, ...]
 
     def sentence(self) -> str:
-        """The overall results as a sentence."""
+        """The overall results, as a sentence."""
         return (
             f"Brier score {self.brier:.3f} per picture, ECE {self.ece:.3f}, recall at precision {PRECISION:g}: "
             f"{100 * self.recall_95:.0f} %; all tags decided of {100 * self.done:.0f} % of the pictures."
@@ -300,7 +300,7 @@ def scores(probability: Floats, truths: Bools, policy: TagPolicy) -> TagScores:
 
 
 def held_out_scores(profile: Profile, policy: TagPolicy | None = None) -> TagScores:
-    """The held-out results of a profile of tags."""
+    """The held-out results of a tag profile."""
     probability, truths = profile.held_out.arrays()
     shape = -1, len(profile.vocabulary)
     return scores(probability.reshape(shape), truths.reshape(shape), policy or TagPolicy.usual(profile))
@@ -326,7 +326,7 @@ def _share(values: Bools) -> float | None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TagEvaluation:
-    """The evaluation of a profile of tags on held-out labelled pictures."""
+    """The evaluation of a tag profile on held-out labelled pictures."""
 
     profile: Profile
     policy: TagPolicy
@@ -361,7 +361,7 @@ class TagEvaluation:
         return {"kind": "tags", "fitted": self.fitted, **asdict(self.scores)}
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per picture and tag: probability, decision and truth."""
+        """One row per picture and tag: probability, decision, and whether it is true."""
         decided, names = self.policy.decide(self.probability), self.collected.labelled().names
         cells = [(i, code) for i in range(len(names)) for code in range(len(self.profile.vocabulary))]
         return notebook.frame(
@@ -393,7 +393,7 @@ class TagEvaluation:
 async def evaluate(
     engine: QueryEngine, pictures: Sequence[Picture], profile: Profile, policy: TagPolicy
 ) -> TagEvaluation:
-    """Evaluate a profile on labelled pictures; tags that the profile does not know are left out."""
+    """Evaluate a profile on labelled pictures; tags that are not in the profile are left out."""
     profile.check(engine.channels)
     profile.check_scores(engine.settings.scores)
     check_truths({tag for picture in pictures for tag in picture.tags or ()}, profile.vocabulary)

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 Decision = Literal["accept", "review"]
 Stopped = Literal["sure", "not worth it", "all-asked", "budget"]
 """Why asking stopped: the answer is sure, the next query is not worth its price, everything was asked, or the budget
-did not cover it. With `budget` the verdict is provisional: it is never accepted, and a resumed run asks again."""
+did not cover it. With `budget`, the verdict is provisional: it is never accepted, and a resumed run asks again."""
 SURE = 0.9
-"""The confidence from which the reason to stop is "sure"."""
+"""The confidence at and above which the reason for stopping is "sure"."""
 AGAIN = "again"
 """The view that shows the unchanged picture."""
 MOST_LABELS = 3
-"""The most other labels listed in a sentence."""
+"""The maximum number of other labels listed in a sentence."""
 MOST_TAGS = 5
-"""The most unsure tags listed in a sentence."""
+"""The maximum number of unsure tags listed in a sentence."""
 
 _Bounds = Field(ge=0, le=1)
 Share = Annotated[float, _Bounds, PlainSerializer(lambda share: round(share, 6), return_type=Annotated[float, _Bounds])]
@@ -64,7 +64,7 @@ class Asked:
     missing: str | None = None
     """Why it has no label, if it was asked."""
     code: str | None = None
-    """The code of that reason; `no-label` where the classifier answered and its answer held none."""
+    """The code of that reason; `no-label` if the classifier's answer contained no label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class PictureVerdict(BaseModel):
     basis: Basis | None = None
     """The basis of the decision: a guarantee, or an estimate; None if neither was requested."""
     held: str | None = None
-    """Why it must not be accepted, whatever the decision: the pictures have changed. None if it may be."""
+    """Why it must not be accepted, whatever the decision: the pictures have changed. None if it may be accepted."""
     stopped: Stopped | None = None
     """Why asking stopped; None if everything is always asked, unless the budget did not cover it."""
     pixels: float | None = Field(default=None, exclude=True)
@@ -148,11 +148,11 @@ class Verdict(PictureVerdict):
     high: Share
     """The 95 % interval of the confidence, given that only some of many possible views were asked."""
     distribution: tuple[LabelProbability, ...] = ()
-    """The likely labels, the most probable first; all others share the rest evenly."""
+    """The likely labels, the most probable first; all other labels share the rest evenly."""
     prediction_set: tuple[str | None, ...] | None = None
     """The prediction set, the most probable label first, if requested; None in it means any other label."""
     evidence: Evidence = "labels"
-    """The evidence for the confidence: labels alone, or also the classifier's scores."""
+    """The evidence for the confidence: labels only, or also the classifier's scores."""
 
     def __str__(self) -> str:
         summary = f"{self.name}: {self.label}, {percent(self.confidence)}"
@@ -186,7 +186,7 @@ class Verdict(PictureVerdict):
         return " ".join([said, *self._others_asked()])
 
     def _others_asked(self) -> list[str]:
-        """Sentences on why each further classifier was asked, or has no answer."""
+        """Sentences on why each further classifier was asked, or why it gave no answer."""
         reasons = []
         for place, query in enumerate(self.asked):
             if query.confidence_before is not None:
@@ -216,7 +216,7 @@ class TagProbability:
     high: Share
     """The 95 % interval of the probability in the limit of many labelled pictures."""
     decision: TagDecision
-    """The decision under the requested guarantee; without one, decided if at least 90 % probable."""
+    """The decision under the requested guarantee; without one, tags are decided if at least 90 % probable."""
 
 
 class TagVerdict(PictureVerdict):
@@ -334,7 +334,7 @@ def sentence(
 
 
 def percent(share: float) -> str:
-    """Format a share: never as 0 or 100 %, and with a decimal close to them.
+    """Format a share: never as 0 or 100 %, and with a decimal place close to these.
 
     >>> percent(0.9999), percent(0.99), percent(0.5), percent(0.004), percent(0.0001)
     ('more than 99.9 %', '99.0 %', '50 %', '0.4 %', 'less than 0.1 %')

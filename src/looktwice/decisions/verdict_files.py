@@ -3,8 +3,8 @@
 The file of a run grows with it, survives a crash at any moment, and is sorted at the end.
 
 Finished verdicts are appended to `OUT.part`, one JSON line each, after a header that identifies profile and options.
-Each line has the digest of the pixels, so that a picture that changed since is asked about again. The result is written
-from it in the order of the pictures, so it has the same bytes with and without interruptions.
+Each line has the digest of the pixels, so that a changed picture is queried again. The result is written from it in the
+order of the pictures, so that it has the same bytes with and without interruptions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KINDS: dict[str, files.Kind] = {"string": "text", "number": "number", "integer":
 
 
 def _columns(schema: JsonSchema, definitions: JsonSchema) -> files.Columns:
-    """The columns that hold the fields of a JSON schema."""
+    """The columns for the fields of a JSON schema."""
 
     def kind(value: JsonSchema) -> files.Kind | files.Columns:
         value = value.get("anyOf", [value])[0]
@@ -65,7 +65,7 @@ COLUMNS_OF: dict[AnswerKind, files.Columns] = {"label": COLUMNS, "tags": _of_kin
 BEGINNING = b"looktwice score "
 """The beginning of the header of a part file."""
 SETTLED = 1.0
-"""Seconds by which a file must be older than its stamp for the stamp to be trusted: file times are coarse."""
+"""Seconds by which a file must be older than its stamp for the stamp to be trusted, since file times are coarse."""
 NOWHERE = -1
 _VERDICT: TypeAdapter[AnyVerdict] = TypeAdapter(Annotated[AnyVerdict, Field(discriminator="kind")])
 
@@ -268,13 +268,13 @@ _KNOWN = {**COLUMNS_OF["label"], **COLUMNS_OF["tags"]}
 VERDICTS = "verdicts.jsonl"
 """The file of verdicts in the review folder of a service."""
 READ_BYTES = 50_000_000
-"""The largest file of verdicts that is checked for having selected other pictures."""
+"""The size limit for verdict files that are checked for having left these pictures unaccepted."""
 MAGIC = {b"\xff\xd8": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"GIF8": ".gif", b"BM": ".bmp"}
 """Magic bytes of common image files, to choose an extension."""
 
 
 def read_any(path: Path) -> list[AnyVerdict]:
-    """The verdicts in a file of `score` or in the review folder of a service, without unscored pictures."""
+    """The verdicts in a file from `score` or in a service's review folder, without unscored pictures."""
     place = path / VERDICTS if path.is_dir() else path
     try:
         read = (from_record(row) for row in _rows(place))
@@ -291,7 +291,7 @@ def read_any(path: Path) -> list[AnyVerdict]:
 
 
 def read(path: Path) -> list[Verdict]:
-    """Read verdicts of one label; raises an error if they are of tags."""
+    """Read single-label verdicts; raises an error if they are about tags."""
     verdicts = read_any(path)
     labels = [verdict for verdict in verdicts if isinstance(verdict, Verdict)]
     if len(labels) < len(verdicts):
@@ -304,7 +304,7 @@ def read(path: Path) -> list[Verdict]:
 def doubtful(verdicts: Iterable[V], costs: Mapping[str, float]) -> list[V]:
     """Sort the verdicts to review, by descending expected cost; without costs, by ascending confidence.
 
-    If any verdict has a decision, only those for review or held are included; otherwise all.
+    If any verdict has a decision, only those for review and those held are included; otherwise all.
     """
     kept = list(verdicts)
     decided = any(verdict.decision for verdict in kept)
@@ -313,9 +313,10 @@ def doubtful(verdicts: Iterable[V], costs: Mapping[str, float]) -> list[V]:
 
 
 def selected_by(out: Path, profile: str, digests: Collection[str]) -> Path | None:
-    """Find a file beside `out`, of another profile, whose unaccepted pictures are these; None if there is none.
+    """Find a file beside `out`, from another profile, whose unaccepted pictures are exactly these; None if there is
+    none.
 
-    A guarantee holds for pictures like the labelled ones. Those that another profile did not accept are the doubtful
+    A guarantee holds for pictures like the labelled ones. Pictures that another profile did not accept are the doubtful
     ones.
     """
     for path in sorted(out.absolute().parent.glob("*")):
@@ -341,7 +342,7 @@ def returned_labels(verdict: AnyVerdict) -> tuple[str, ...]:
 def expected_cost(verdict: AnyVerdict, costs: Mapping[str, float]) -> float:
     """The expected cost of not correcting the verdict; `costs` has the cost of missing each label, by default 1.
 
-    For tags, the costs of those for review are summed.
+    For tags, the costs of those that need review are summed.
 
     If the verdict is wrong, the truth is assumed to be another returned label, in proportion to its votes.
     """
@@ -384,7 +385,7 @@ class ReviewFolder:
     """The folder where a service stores pictures to review, each once, up to its limits."""
 
     def __init__(self, folder: Path, pictures: int, size: int) -> None:
-        """`pictures` and `size`, in bytes, limit what the folder holds, including what is there already."""
+        """`pictures` and `size` (in bytes) limit the total content of the folder, including existing files."""
         files.make_folder(folder)
         self._folder, self._verdicts = folder, folder / VERDICTS
         self._pictures, self._size = pictures, size
