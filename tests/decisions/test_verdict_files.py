@@ -101,6 +101,7 @@ def test_a_verdict_that_lacks_budget_is_kept_until_a_later_run_replaces_it(
     assert (first.missing(), rows(out)[1]["stopped"]) == (1, "budget")
     second = ScoreFile(out, HEADER, photos)
     assert [second.done(place) for place in range(4)] == [True, False, True, True]
+    assert second.provisional() == {"b.png"}
     assert [known.name for known in second.verdicts()] == ["a.png", "c.png", "d.png"]
     second.add(verdict(photos[1], 0.9).model_copy(update={"stopped": "all-asked"}))
     second.finish({})

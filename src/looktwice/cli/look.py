@@ -253,12 +253,12 @@ def score(
     file = ScoreFile(place, header, opened, kind=model.kind, verify=verify, size=model.limits.working_size)
     todo = opened
     if file.changed:
-        many = f"{len(file.changed)} pictures changed since their verdict; they are queried again."
-        say("1 picture changed since its verdict; it is queried again." if len(file.changed) == 1 else many)
+        say(f"{len(file.changed)} picture{'s' * (len(file.changed) > 1)} changed since the verdict: asked again.")
     if file.missing() < len(opened):
         todo = [picture for at, picture in enumerate(opened) if not file.done(at)]
         say(f"Resuming: {len(opened) - len(todo)} of {len(opened)} pictures already have a verdict.")
     decided, monitor = Decided(), model.monitor(decide)
+    monitor.completed = file.provisional()
     for stored in file.verdicts():
         decided.add(stored)
 

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, Self, TypeVar
@@ -211,13 +211,15 @@ class Monitor:
         self._recent: deque[Recent] = deque(maxlen=RECENT)
         """The last verdicts, including those not yet tested."""
         self._ran, self._running = 0.0, False
+        self.completed: Set[str] = frozenset()
+        """The names of pictures that an earlier run asked in part: the doubtful ones, which are not compared."""
 
     async def observe(self, verdict: V, ledger: Ledger | None = None, *, compare: bool = True) -> V:
         """Hold a verdict if there is an alarm; `compare` is false for verdicts that are not a fair sample of the
         stream."""
         familiarity = 1.0 if verdict.familiarity is None else verdict.familiarity
         recent = Recent(verdict.name, verdict.digest, familiarity, time.time())
-        if compare:
+        if compare and verdict.name not in self.completed:
             self._pending.append(Observation.at(verdict, self._policy))
             self._recent.append(recent)
         if len(self._pending) >= TOGETHER or time.monotonic() - self._ran >= EVERY:

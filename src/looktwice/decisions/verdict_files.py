@@ -124,6 +124,10 @@ class ScoreFile:
         """Whether the picture at this index has a final verdict."""
         return self._starts[place] != NOWHERE and place not in self._provisional
 
+    def provisional(self) -> set[str]:
+        """The names of pictures whose verdicts lack answers that the budget did not cover."""
+        return {self._pictures[place].name for place in self._provisional}
+
     def missing(self) -> int:
         """The number of pictures without a final verdict."""
         return self._starts.count(NOWHERE) + len(self._provisional)
