@@ -2,11 +2,11 @@
 
 LookTwiceError
 ├── ImageError            a file that is not a usable picture
-├── DataError             inconsistent pictures and truths, unreadable votes
+├── DataError             inconsistent pictures and true labels, unreadable votes
 ├── ViewError             a view that cannot be read or rendered
-├── FitError              labelled pictures that cannot be fitted
+├── FitError              labelled pictures that a calibrator cannot be fitted on
 │   └── UnscoredError     none of them could be scored
-├── ProfileError          a profile that is malformed, too new or of another classifier
+├── ProfileError          a profile that is malformed, too new or for another classifier
 │   └── UntrustedError    a profile whose classifier the user has not approved
 ├── LedgerError           a ledger that cannot be opened, read or written
 ├── BudgetError           the budget is spent
@@ -31,15 +31,15 @@ CODES = {
     "budget-invalid": "an amount of queries or money that cannot be a budget",
     "budget-spent": "the budget does not cover the next query",
     "calibrator-malformed": "the calibrator in a profile or file is inconsistent",
-    "calibrator-plugin": "a calibrator of another package or of your own that cannot be used",
+    "calibrator-plugin": "a calibrator from another package or your own code that cannot be used",
     "calibrator-unknown": "no calibrator has this name",
     "certificate-invalid": "a TLS certificate or its key cannot be used",
     "classifier-changed": "the classifier no longer answers as it used to",
-    "classifier-failed": "the classifier failed, and trying again was given up",
-    "classifier-refused": "the classifier refuses this query, however often it is sent",
+    "classifier-failed": "the classifier failed, and no further attempt was made",
+    "classifier-refused": "the classifier refuses this query whenever it is sent",
     "classifier-timeout": "the reply was late or incomplete",
     "classifier-unavailable": "the classifier failed for now and may answer later",
-    "classifier-unknown": "the ledger knows no classifier, or several, by this name",
+    "classifier-unknown": "the ledger has no classifier, or more than one, with this name",
     "classifier-unreachable": "no connection to the classifier",
     "classifier-untrusted": "a file names a classifier that the user has not approved",
     "credentials-missing": "a key that the classifier needs is not set",
@@ -60,12 +60,12 @@ CODES = {
     "fit-impossible": "the calibrator cannot be fitted on these pictures",
     "fleet-failed": "workers of a cluster failed",
     "fleet-unreachable": "Ray cannot be reached or started",
-    "guarantee-impossible": "no number of labels supports this guarantee",
+    "guarantee-impossible": "no number of labelled pictures can support this guarantee",
     "image-missing": "the file of a picture cannot be opened",
     "image-too-large": "a picture has more pixels or bytes than the limit",
     "image-unfit": "the classifier cannot take a picture of this size",
     "image-unreadable": "a picture is broken, cut off or empty",
-    "image-unsupported": "a kind of file or pixels that cannot be read as a picture",
+    "image-unsupported": "a file type or pixel format that cannot be read as a picture",
     "labels-missing": "pictures without the labels that are needed",
     "labels-one-class": "all labelled pictures are right, or all are wrong",
     "labels-too-few": "too few labelled pictures",
@@ -74,15 +74,15 @@ CODES = {
     "ledger-damaged": "the ledger's database is damaged",
     "ledger-foreign": "the file or schema is not a ledger of this version",
     "ledger-invalid": "this location cannot be used for a ledger",
-    "ledger-locked": "another program holds the ledger for too long",
+    "ledger-locked": "another program has locked the ledger for too long",
     "ledger-missing": "there is no ledger at this location yet",
     "ledger-newer": "a newer looktwice wrote the ledger",
-    "ledger-required": "this needs a persistent ledger, or one that all machines reach",
+    "ledger-required": "this needs a persistent ledger, or one that all machines can reach",
     "ledger-unsupported": "this database or drive cannot hold a ledger",
     "ledger-unusable": "the ledger cannot be opened, read or written",
     "model-closed": "the model was closed, forked or called from its own callback",
     "model-unsupported": "a model whose inputs or outputs cannot be used",
-    "no-label": "the classifier answered, but its answer held no label",
+    "no-label": "the classifier answered, but its answer contained no label",
     "not-fitted": "used before fit",
     "option-conflict": "options that exclude or need each other",
     "option-invalid": "a value that an option or argument cannot have",
@@ -92,7 +92,7 @@ CODES = {
     "pictures-none": "no pictures, or too few for this",
     "pictures-selected": "a warning: another profile did not accept these pictures, so no guarantee holds for them",
     "platform-unsupported": "this needs Linux or macOS",
-    "price-missing": "a price or limit is missing from the table of prices",
+    "price-missing": "a price or limit is missing from the price table",
     "profile-incomplete": "the profile lacks what this needs",
     "profile-malformed": "the profile cannot be read",
     "profile-mismatch": "the profile was fitted on another classifier, reading or renderer",
@@ -101,18 +101,18 @@ CODES = {
     "program-unusable": "a program or function cannot be started or imported",
     "project-invalid": "the project file looktwice.toml, or a setting in it, cannot be used",
     "quota-exceeded": "the account's quota is used up",
-    "rate-limited": "the classifier is rate-limited (status 429), for longer than allowed if raised",
+    "rate-limited": "the classifier is rate-limited (status 429); raised only if for longer than allowed",
     "reply-malformed": "the classifier's reply was invalid",
     "stopped": "the run ended before the query was sent",
     "token-invalid": "the service's tokens are missing or malformed",
-    "unfamiliar": "a picture unlike the labelled ones, which are refused on request",
+    "unfamiliar": "a picture unlike the labelled ones; such pictures are refused only on request",
     "unscored": "too few labelled pictures could be scored",
     "view-invalid": "a view or one of its values is invalid",
-    "view-plugin": "a view of another package that cannot be used",
+    "view-plugin": "a view from another package that cannot be used",
     "view-unknown": "no view has this name",
     "view-unsupported": "a view that this classifier does not support",
     "votes-malformed": "votes with inconsistent shapes or codes",
-    "votes-mismatch": "votes of other views, labels or pictures than expected",
+    "votes-mismatch": "votes on other views, labels or pictures than expected",
 }
 """Each `error.code` and its meaning; docs/reference/errors.md is generated from it."""
 
@@ -142,7 +142,7 @@ class ImageError(LookTwiceError):
 
 
 class DataError(LookTwiceError):
-    """Inconsistent pictures and truths, or unreadable votes."""
+    """Inconsistent pictures and true labels, or unreadable votes."""
 
     code = "data-invalid"
 
@@ -154,13 +154,13 @@ class ViewError(LookTwiceError):
 
 
 class FitError(LookTwiceError):
-    """Labelled pictures that a calibrator cannot learn from."""
+    """Labelled pictures that a calibrator cannot be fitted on."""
 
     code = "fit-impossible"
 
 
 class UnscoredError(FitError):
-    """None, or too few, of the labelled pictures could be scored."""
+    """None or too few of the labelled pictures could be scored."""
 
     code = "unscored"
 
@@ -253,7 +253,7 @@ class PermanentError(ClassifierError):
 
 
 class QuotaError(ClassifierError):
-    """The quota is exceeded, until somebody pays or for `retry_after` seconds."""
+    """The quota is exceeded, until it is raised or for `retry_after` seconds."""
 
     code = "quota-exceeded"
 
@@ -270,7 +270,7 @@ def shown(name: str) -> str:
 
 
 def few(names: Sequence[str], what: str) -> str:
-    """How many there are, and the first three by name: `5 pictures (a.png, b.png, c.png and 2 more)`."""
+    """The number of names, and the first three: `5 pictures (a.png, b.png, c.png and 2 more)`."""
     first = ", ".join(map(shown, names[:3]))
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{len(names)} {what}{'' if len(names) == 1 else 's'} ({first}{more})"

@@ -1,6 +1,6 @@
 """Output files: checked before any query, locked by one run, written atomically.
 
-Tables are CSV, JSON lines or Parquet, written row by row: the ending of the file chooses the format.
+Tables are CSV, JSON lines or Parquet, written row by row; the file's extension selects the format.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Rows = Iterable[Sequence[object]]
 UNKNOWN = "backslashreplace"
 """The escape of bytes in file names that are not UTF-8: `\\udcff` for ff, as in JSON."""
 FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
-"""Matches cells that a spreadsheet would run as a formula, also after our quotation marks."""
+"""Matches cells that a spreadsheet would run as a formula, also after a quotation mark added by `to_cell`."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 BLOCK = 10_000
 """Rows per write to a Parquet file."""
@@ -57,19 +57,19 @@ def check_writable(path: Path, kinds: Sequence[str] = ()) -> None:
     """
     if kinds and path.suffix not in kinds:
         raise DataError(
-            f"{str(path)!r} must end in {', '.join(kinds)}: the ending chooses the format", code="file-ending"
+            f"{str(path)!r} must end in {', '.join(kinds)}: the extension selects the format", code="file-ending"
         )
     if kinds and path.suffix == ".parquet":
         arrow()
     if path.is_dir():
-        raise DataError(f"{str(path)!r} is a folder; name a file in it", code="file-unwritable")
+        raise DataError(f"{str(path)!r} is a folder; specify a file in it", code="file-unwritable")
     if path.exists() and not path.is_file():  # a device or a pipe takes what comes
         return
     _spare_databases(path)
     folder = (Path(os.path.realpath(path)) if path.is_symlink() else path).parent
     if not folder.is_dir():
         raise DataError(
-            f"{str(path)!r} cannot be written: there is no folder {str(folder)!r}; make it first",
+            f"{str(path)!r} cannot be written: there is no folder {str(folder)!r}; create it first",
             code="file-unwritable",
         )
     try:
@@ -78,13 +78,13 @@ def check_writable(path: Path, kinds: Sequence[str] = ()) -> None:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise DataError(
-            f"{str(path)!r} cannot be written ({error.strerror}); change its rights or name another",
+            f"{str(path)!r} cannot be written ({error.strerror}); change its permissions or specify another",
             code="file-unwritable",
         ) from None
 
 
 def data_folder() -> Path:
-    """The folder for this user's own data: that of the system, or of XDG_DATA_HOME."""
+    """The folder for this user's data: the system's, or the one in XDG_DATA_HOME."""
     home = Path.home()
     if sys.platform == "darwin":
         folder = home / "Library" / "Application Support"
@@ -100,12 +100,13 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(
-            f"the folder {str(path)!r} cannot be made ({error.strerror}); name another place", code="file-unwritable"
+            f"the folder {str(path)!r} cannot be created ({error.strerror}); specify another location",
+            code="file-unwritable",
         ) from None
 
 
 def arrow() -> tuple[ModuleType, ModuleType]:
-    """pyarrow and its Parquet part."""
+    """pyarrow and its Parquet module."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -122,7 +123,7 @@ def _spare_databases(path: Path) -> None:
     with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
         if db.execute("PRAGMA page_count").fetchone()[0]:
             raise DataError(
-                f"{str(path)!r} is a ledger or another database, which is not replaced; name another file",
+                f"{str(path)!r} is a ledger or another database, which is not replaced; specify another file",
                 code="file-exists",
             )
 
@@ -157,7 +158,7 @@ def _unwritten(path: Path, error: OSError) -> DataError:
     why = error.strerror or " ".join(str(error).split())
     what = f"{str(path)!r} could not be written ({why})"
     return DataError(
-        f"{what}; name another place, or free some space and run the same command again", code="file-unwritable"
+        f"{what}; specify another location, or free some space and run the same command again", code="file-unwritable"
     )
 
 
@@ -170,7 +171,7 @@ def write(path: Path, text: str) -> None:
 def open_own(path: Path, beginning: bytes, buffering: int = -1) -> IO[bytes]:
     """Open or create a file beside a result, to read and append; raises a DataError for files of other programs.
 
-    `beginning` identifies such files; an empty file, or a prefix of it, counts as ours.
+    `beginning` identifies such files; an empty file, or a prefix of it, counts as a file of looktwice.
     """
     try:
         file = open(path, "a+b", buffering, opener=lambda name, flags: os.open(name, flags | NO_LINKS, 0o666))  # noqa: SIM115
@@ -178,13 +179,13 @@ def open_own(path: Path, beginning: bytes, buffering: int = -1) -> IO[bytes]:
     except OSError as error:
         why = "it is a link" if path.is_symlink() else error.strerror
         raise DataError(
-            f"{str(path)!r} cannot be written ({why}); move it, or name another result", code="file-unwritable"
+            f"{str(path)!r} cannot be written ({why}); move it, or specify another result", code="file-unwritable"
         ) from None
     if beginning.startswith(file.read(len(beginning))):
         return file
     file.close()
     raise DataError(
-        f"{str(path)!r} was not made by looktwice and is not overwritten; move it, or name another result",
+        f"{str(path)!r} was not made by looktwice and is not overwritten; move it, or specify another result",
         code="file-exists",
     )
 
@@ -192,11 +193,11 @@ def open_own(path: Path, beginning: bytes, buffering: int = -1) -> IO[bytes]:
 class FileLock:
     """A lock against other runs writing the same file, on this machine and across shared file systems with locks.
 
-    The lock ends with the process; `OUT.lock` only tells who has it.
+    The lock ends with the process; `OUT.lock` only records who holds it.
     """
 
     def __init__(self, path: Path) -> None:
-        require_posix("writing a file that other runs may write too")
+        require_posix("writing a file that other runs may also write")
         self._place = path.with_name(path.name + ".lock")
         try:
             while not self._take():
@@ -207,9 +208,9 @@ class FileLock:
                     f"{str(path)!r} cannot be locked ({error.strerror}); write to a local disk", code="file-locked"
                 ) from None
             with self._file as file:
-                holder = file.read(200).decode("utf-8", "replace") or "which has just begun"
+                holder = file.read(200).decode("utf-8", "replace") or "which has just started"
             raise DataError(
-                f"{str(path)!r} is being written by another run, {holder}; wait for it to end, or name another file",
+                f"{str(path)!r} is being written by another run, {holder}; wait for it to end, or specify another file",
                 code="file-locked",
             ) from None
         self._file.truncate(0)
@@ -240,7 +241,7 @@ class FileLock:
 
 
 def write_table(path: Path, ending: str, columns: Columns, rows: Rows) -> int:
-    """Write a table in the format of `ending` (.csv, .jsonl or .parquet); returns the number of rows."""
+    """Write a table in the format that `ending` specifies (.csv, .jsonl or .parquet); returns the number of rows."""
     written = 0
 
     def counted() -> Rows:
@@ -322,9 +323,9 @@ def split_tags(text: str) -> tuple[str, ...]:
     try:
         tags = next(csv.reader([text], delimiter=";", skipinitialspace=True, strict=True), [])
     except csv.Error as error:
-        problem = f"the tags {text[:60]!r} cannot be told apart ({error})"
+        problem = f"the tags {text[:60]!r} cannot be separated ({error})"
         raise DataError(
-            f'{problem}; write cat;dog, and put a tag that holds ; or " into double quotes', code="file-malformed"
+            f'{problem}; write cat;dog, and put a tag that contains ; or " in double quotes', code="file-malformed"
         ) from None
     return tuple(dict.fromkeys(filter(None, map(str.strip, tags))))
 

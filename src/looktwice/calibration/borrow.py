@@ -2,9 +2,9 @@
 
 The open jury's weights are the prior mean of the fit. The prior standard deviation of the difference is τ, in addition
 to the uncertainty of the open jury: the prior's covariance is that of the open jury plus τ²·I. No single τ is chosen,
-since fifty pictures cannot tell; the fits for several are averaged, each by how likely it makes the truths (Laplace's
-approximation of the evidence) and by 1/τ, since models are more often alike than not. So few labelled pictures change
-the weights little, and many determine them.
+since fifty pictures are too few for that; the fits for several values are averaged, weighted by the evidence (Laplace's
+approximation) and by 1/τ, since models are more often similar than not. Few labelled pictures therefore change the
+weights little, but many determine them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FEWEST_COMPARED = 10
 
 
 def fit_towards(prior: Jury, labelled: LabelledVotes) -> Jury:
-    """The jury of the panel that `prior` was fitted on, learned from these pictures; with none it is `prior`."""
+    """The jury of the panel that `prior` was fitted on, fitted on these pictures; `prior` itself if there are none."""
     if not prior.weights or not prior.covariance:
         raise FitError(
             "the prior jury has not been fitted; call Jury().fit(labelled_votes) on the open model first",
@@ -41,7 +41,7 @@ def fit_towards(prior: Jury, labelled: LabelledVotes) -> Jury:
     if len(labelled.panel) != len(prior.weights) - 1:
         raise DataError(
             f"the prior jury was fitted on {len(prior.weights) - 1} views and cannot teach one of "
-            f"{len(labelled.panel)}; ask the same panel",
+            f"{len(labelled.panel)}; use the same panel",
             code="votes-mismatch",
         )
     if len(labelled) == 0:
@@ -52,7 +52,7 @@ def fit_towards(prior: Jury, labelled: LabelledVotes) -> Jury:
 
 @dataclass(frozen=True)
 class Pupil:
-    """A jury whose prior is that of another classifier; until it is fitted, it is that jury."""
+    """A jury whose prior is the jury of another classifier; before it is fitted, it is equal to that jury."""
 
     name: ClassVar[str] = "borrowed jury"
     jury: Jury
@@ -123,7 +123,7 @@ def _posterior(prior: Jury, patterns: Patterns, difference: float) -> _Posterior
 
 
 def _averaged(prior: Jury, posteriors: list[_Posterior]) -> Jury:
-    """The mean of several posteriors by their weight, with the covariance of the mixture."""
+    """The weighted mean of several posteriors, with the covariance of the mixture."""
     logs = np.array([each.weight for each in posteriors])
     weight = np.exp(logs - logs.max()) / np.exp(logs - logs.max()).sum()
     thetas = np.array([each.theta for each in posteriors])

@@ -28,7 +28,7 @@ from looktwice.errors import DataError
 MOST_CLASSES, FEWEST = 100, 50
 """The step is skipped if there are more than MOST_CLASSES classes, or fewer than FEWEST labelled pictures."""
 PRIOR, EACH = 2.0, 2.0
-"""Pseudo-counts: PRIOR of E in each row of the table, and EACH per class in the frequency of the truths."""
+"""Pseudo-counts: PRIOR of E in each row of the table, and EACH per class in the frequency of the true labels."""
 RIDGE = 1.0
 """The ridge penalty that shrinks the weights towards (1, 0, 0)."""
 LISTED = 20
@@ -48,11 +48,11 @@ class Confusion:
     answers: int
     """The number of answers per picture, S + 1; each answer counts as 1/(S + 1) of a picture."""
     counts: tuple[tuple[int, int, int], ...] = field(repr=False)
-    """Triples (label code, truth code, number of answers with this label and this truth)."""
+    """Triples (label code, true-label code, number of answers with this pair)."""
     truths: tuple[int, ...] = field(repr=False)
-    """The number of labelled pictures with each truth."""
+    """The number of labelled pictures with each true label."""
     weights: tuple[float, float, float] = (1.0, 0.0, 0.0)
-    """w₁ for the jury, w₂ for the table, w₃ for the frequency of the truths."""
+    """w₁ for the jury, w₂ for the table, w₃ for the frequency of the true labels."""
 
     def __post_init__(self) -> None:
         codes = [code for label, truth, _ in self.counts for code in (label, truth)]
@@ -62,7 +62,7 @@ class Confusion:
 
     @classmethod
     def count(cls, labelled: LabelledVotes) -> Self:
-        """Build the table from labelled votes; truths outside the vocabulary are ignored."""
+        """Build the table from labelled votes; true labels outside the vocabulary are ignored."""
         answers, truths = labelled.answers(), labelled.truths
         row, column = np.nonzero((answers != MISSING) & (truths >= 0)[:, None])
         pairs, counts = np.unique(np.stack([answers[row, column], truths[row]], axis=1), axis=0, return_counts=True)
@@ -71,7 +71,7 @@ class Confusion:
 
     @cached_property
     def table(self) -> Floats:
-        """(V, V): counts of answers by label and truth, in units of pictures."""
+        """(V, V): counts of answers by returned and true label, in units of pictures."""
         entries = np.array(self.counts, np.int64).reshape(-1, 3)
         table = np.zeros((int(entries[:, :2].max(initial=0)) + 1,) * 2)
         table[entries[:, 0], entries[:, 1]] = entries[:, 2] / self.answers

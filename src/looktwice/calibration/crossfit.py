@@ -45,7 +45,7 @@ class Outcome:
     rank: Places
     """The rank of the true option, from 1."""
     truth: Codes
-    """The code of each truth, OUTSIDE if it is not in the vocabulary."""
+    """The code of each true label, OUTSIDE if it is not in the vocabulary."""
     evidence: Evidence = "labels"
     """The evidence that the calibrator used."""
 

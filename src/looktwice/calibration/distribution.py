@@ -92,7 +92,7 @@ class Distribution:
         return squares + 1.0 - 2.0 * self.of(truths)
 
     def nll(self, truths: Codes) -> Floats:
-        """(n,): −log of the probability of the truth, clipped at 1e-12."""
+        """(n,): −log of the probability of the true label, clipped at 1e-12."""
         return -np.log(np.maximum(self.of(truths), 1e-12))
 
     def likeliest(self, most: int) -> Distribution:

@@ -26,7 +26,7 @@ MISSING = -1
 UNLISTED = -1
 """The code that pads ranked lists."""
 RankedList = tuple[tuple[str, float | None], ...]
-"""Labels, the best first, each with its score or None."""
+"""Labels in descending order of rank, each with its score or None."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ NO_SCORES = "no answer has a score"
 
 
 def useless(evidence: Evidence) -> str | None:
-    """Why the scores carry no information, as a phrase; None if they may."""
+    """Why the scores carry no information, as a phrase; None if they may carry some."""
     listed = evidence.listed()[:, 0]
     if not listed.any():
         return NO_SCORES

@@ -134,7 +134,7 @@ class Jury(ByUtilities):
     unnamed: tuple[float, float] = (0.0, 0.0)
     """b₀ and b₁, the parameters of the other classes."""
     shrinkage: float = SHRINKAGE
-    """How strongly the views' weights are shrunk to their mean."""
+    """How strongly the view weights are shrunk to their mean."""
     covariance: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
     """The posterior covariance of w₀, w_1 … w_S, γ, b₀, b₁ (Laplace's approximation)."""
     ballot: Ballot = "vote"
@@ -186,7 +186,8 @@ class Jury(ByUtilities):
         fitted = len(self.weights) - 1
         if fitted < 1:
             raise FitError(
-                f"a jury fitted without views cannot judge {views} views; fit it on a panel", code="votes-mismatch"
+                f"a jury fitted without views cannot be applied to {views} views; fit it on a panel",
+                code="votes-mismatch",
             )
         mixing = pooling(fitted, views, 3)
         scored = self.scored.pooled(views) if self.scored and not self.scored.first else None
@@ -319,23 +320,23 @@ def asked(votes: Votes) -> Places:
 def _other_panel(fitted: int, given: int) -> DataError:
     known = f"the jury was fitted on {fitted} views"
     return DataError(
-        f"{known} and cannot judge votes of {given}; ask the same panel, or fit again", code="votes-mismatch"
+        f"{known} and cannot be applied to votes on {given}; use the same panel, or fit again", code="votes-mismatch"
     )
 
 
 # Scores ---------------------------------------------------------------------------------------------------------------
 
 FEWEST_SCORED = 20
-"""The fewest labelled pictures with scores to learn from."""
+"""The minimum number of labelled pictures with scores for a fit."""
 
 
 @dataclass(frozen=True)
 class Scored:
     """A weighted vote with scores, used for pictures whose base answer has a score or a list.
 
-    All columns but `count` (see `options`) must be worth it on held-out folds, and of the two that pool lists the one
-    that is worth more is taken first. Options come from all lists, so that the truth is named far more often than by
-    the first labels alone.
+    Every column except `count` (see `options`) must improve the predictions on held-out folds; of the two that pool
+    lists, the one that improves them more is added first. Options come from all lists, which contain the true label far
+    more often than the first labels alone.
     """
 
     scale: Scale
@@ -356,7 +357,7 @@ class Scored:
 
     @property
     def views(self) -> int:
-        """How many views it was fitted on."""
+        """The number of views that it was fitted on."""
         return len(self.theta) - 3 - width(self.columns, self.knots)
 
     def utilities(self, votes: Votes) -> Utilities:
@@ -377,8 +378,8 @@ def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
     """Select the columns that lower the held-out log loss; None if none does.
 
     One by one, each has to lower the mean log loss by more than a standard error of the gain, without raising the mean
-    Brier score: labels far down a list lower the former and may raise the latter. If some truths are unknown except for
-    excluded labels, the log loss decides alone.
+    Brier score: labels far down a list lower the former and may raise the latter. If some true labels are unknown
+    except for excluded labels, only the log loss is used.
     """
     first = first_scored(labelled)
     with_scores = _scored_part(labelled, first)

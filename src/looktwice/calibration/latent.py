@@ -1,7 +1,7 @@
 """The noise of views in a model's latent space: measurement, aggregation and comparison of arrays.
 
 Letters follow the paper: z = h(x) are the features before the final linear layer, A and B the most and second most
-probable label of the picture itself, w = w_A − w_B, and a view T(x) moves the margin wᵀz + b by wᵀ(h(T(x)) − h(x)).
+probable label of the picture itself, w = w_A − w_B, and a view T(x) shifts the margin wᵀz + b by wᵀ(h(T(x)) − h(x)).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Reading(NamedTuple):
     labels: NDArray[np.intp]
     """(S,): the label of each view."""
     noise: Floats
-    """(S,): how far each view moves the margin between A and B, wᵀ(h(T(x)) − h(x))."""
+    """(S,): how far each view shifts the margin between A and B, wᵀ(h(T(x)) − h(x))."""
 
 
 def read(head: Head, base: Floats, views: Floats) -> Reading:
@@ -89,7 +89,7 @@ class Cumulatives:
     def count(cls, noise: Floats) -> Cumulatives:
         """Of samples (n, S), one row per picture."""
         if not np.isfinite(noise).all():
-            raise DataError("the noise of a picture is not finite; the model's features are broken for it")
+            raise DataError("the noise of a picture is not finite; the model's features for it are invalid")
         counts = np.zeros((len(GRID), noise.shape[1] + 1), np.int64)
         for row in np.sort(noise, axis=1):
             counts[np.arange(len(GRID)), np.searchsorted(row, GRID, side="right")] += 1
@@ -97,7 +97,7 @@ class Cumulatives:
 
     def __add__(self, other: Cumulatives) -> Cumulatives:
         if self.draws != other.draws:
-            raise DataError(f"noise of {self.draws} and of {other.draws} draws a picture cannot be added up")
+            raise DataError(f"noise of {self.draws} and of {other.draws} draws per picture cannot be combined")
         return Cumulatives(self.counts + other.counts)
 
     @property
@@ -138,9 +138,9 @@ class Shape:
     mean: float
     deviation: float
     skewness: float
-    """Above 0: the long tail is on the right."""
+    """Positive if the right tail is longer."""
     kurtosis: float
-    """Above 0: heavier tails than a Gaussian of the same deviation."""
+    """Positive if the tails are heavier than those of a Gaussian with the same standard deviation."""
     left: float
     """The distance of the lowest 1 % from the median, relative to a Gaussian with the same quartiles."""
     right: float
@@ -158,7 +158,7 @@ class Noise:
     high: tuple[float, ...]
     """The 97.5 % quantile."""
     var: float
-    """The paper's Var: the widest that the band from 2.5 % to 97.5 % gets."""
+    """The paper's Var: the maximum width of the band from 2.5 % to 97.5 %."""
     normal: Normal
     """The closest of all Φ(x/a); its `ks` is the paper's KS."""
     paper: Normal
@@ -170,11 +170,11 @@ def describe(cumulatives: Cumulatives) -> Noise:
     """Var, KS, shape and F_n of the noise of some pictures."""
     if cumulatives.pictures == 0:
         raise DataError(
-            "there is no picture whose noise could be described; give some that can be read", code="pictures-none"
+            "there are no pictures to estimate the noise from; give at least one that can be read", code="pictures-none"
         )
     mean, low, high = cumulatives.mean(), cumulatives.quantile(0.025), cumulatives.quantile(0.975)
     if mean[GRID < 0][-1] == 0.0 and mean[GRID > 0][0] == 1.0:
-        raise DataError(f"the views move no margin by more than {GRID[GRID > 0][0]}; take a stronger view")
+        raise DataError(f"the views change no margin by more than {GRID[GRID > 0][0]}; use a stronger view")
     beyond = max(float(mean[0]), 1.0 - float(mean[-1]))
     if beyond > FURTHEST:
         raise DataError(
@@ -196,20 +196,20 @@ def describe(cumulatives: Cumulatives) -> Noise:
 
 
 def distances(mean: Floats, a: Floats) -> Floats:
-    """(m,): sup_x |F(x) − Φ(x/a)| for each of m values of a, F given on the grid."""
+    """(m,): sup_x |F(x) − Φ(x/a)| for each of m values of a, with F on the grid."""
     from scipy.special import ndtr
 
     return np.asarray(np.abs(mean - ndtr(GRID / a[:, None])).max(axis=1), np.float64)
 
 
 def closest_normal(mean: Floats) -> Normal:
-    """The a whose Φ(x/a) is closest to a cumulative on the grid: a scan, then a descent."""
+    """The value of a for which Φ(x/a) is closest to a cumulative on the grid: a scan, then a local search."""
     a = search(lambda a: float(distances(mean, np.array([a]))[0]), np.log(GRID[GRID > 0][::4]), 1e-9)
     return Normal(a, float(distances(mean, np.array([a]))[0]))
 
 
 def shape(mean: Floats) -> Shape:
-    """Moments and tails of a cumulative on the grid, each cell's share taken as lying in its middle."""
+    """Moments and tails of a cumulative on the grid, with the mass of each cell placed at its midpoint."""
     from scipy.special import ndtri
 
     share = np.diff(mean, prepend=0.0, append=1.0)
@@ -224,7 +224,7 @@ def shape(mean: Floats) -> Shape:
 
 
 def _short(values: Floats) -> tuple[float, ...]:
-    """Seven decimals: finer than the steps of a hundred thousand samples, and short to write."""
+    """Round to seven decimals: finer than the steps of 100,000 samples, and compact to store."""
     return tuple(np.round(values, 7).tolist())
 
 

@@ -1,6 +1,6 @@
 """A conditional logit over the returned labels, fitted by penalised maximum likelihood.
 
-Votes and truths are converted to `Patterns`: the options of each picture, their features, and the true option.
+Votes and true labels are converted to `Patterns`: the options of each picture, their features, and the true option.
 Pictures with the same pattern of agreement share one entry, and only returned labels are options, so the size of the
 arrays does not depend on the number of classes. The order of the parameters is always w₀, w_1 … w_S, γ, the weights of
 scores, b₀, b₁.
@@ -18,7 +18,7 @@ from looktwice.calibration import typical
 from looktwice.calibration.evidence import Floats, Places
 
 SHRINKAGE = 30.0
-"""How strongly the views' weights are shrunk to their mean: with few pictures they are nearly equal, with many they
+"""How strongly the view weights are shrunk to their mean: with few pictures they are nearly equal, with many they
 differ."""
 FLOOR = 0.01
 """A small ridge penalty on every parameter, which keeps undetermined parameters finite."""

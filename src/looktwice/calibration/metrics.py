@@ -1,7 +1,7 @@
 """Metrics of confidences: figures, curves and intervals, as pure functions of arrays.
 
 In all functions, `confidence` is a float array (n,) in [0, 1] and `correct` a bool array (n,): the claimed probability
-that each answer is right, and whether it was. Pictures with equal confidence are ties. Where the order matters (AUROC,
+that each answer is right, and whether it is. Pictures with equal confidence are ties. Where the order matters (AUROC,
 AURC, coverage), the result is the mean over all orders of the ties, so it does not depend on the order of the rows.
 docs/metrics.md explains each metric and its limitations.
 """
@@ -158,10 +158,13 @@ def ece_debiased(confidence: Floats, correct: Bools, bins: int = BINS) -> float:
 
 
 def ece_classwise(probabilities: Floats, truths: Counts, bins: int = BINS) -> float:
-    """Classwise ECE, in [0, 1]: the mean ECE over K classes, from probabilities (n, K) and truths (n,)."""
+    """Classwise ECE, in [0, 1]: the mean ECE over K classes, from probabilities (n, K) and true labels (n,)."""
     table, truths = np.asarray(probabilities, np.float64), np.asarray(truths)
     if table.ndim != 2 or len(table) != len(truths):
-        raise DataError(f"probabilities have shape {table.shape} for {len(truths)} truths; give (pictures, classes)")
+        raise DataError(
+            f"probabilities have shape {table.shape} for {len(truths)} true labels; the shape must be "
+            "(pictures, classes)"
+        )
     return float(np.mean([ece(chance, truths == c, bins) for c, chance in enumerate(table.T)]))
 
 
@@ -387,7 +390,7 @@ def _losses(name: str, losses: Floats, pictures: int) -> Floats:
 def _rest(confidence: Floats, classes: int) -> Floats:
     """The probability of each class other than the answer."""
     if classes < 2:
-        raise DataError(f"{classes} classes are too few; give 2 or more", code="option-invalid")
+        raise DataError(f"{classes} classes are too few; give at least 2", code="option-invalid")
     return (1 - confidence) / (classes - 1)
 
 
@@ -420,7 +423,7 @@ def _levels(confidence: Floats, correct: Bools) -> _Levels:
 
 def _edges(bins: int) -> Floats:
     if bins < 1:
-        raise DataError(f"{bins} bins are too few; give 1 or more", code="option-invalid")
+        raise DataError(f"{bins} bins are too few; give at least 1", code="option-invalid")
     # k/bins is the float nearest to each edge, so a share of votes such as 9/15 lies exactly on its edge, which
     # linspace does not guarantee.
     return np.arange(bins + 1) / bins

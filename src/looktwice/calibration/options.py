@@ -183,7 +183,7 @@ def _odds(logs: Floats) -> Floats:
 
 
 def _mean(values: Floats, listed: NDArray[np.bool_]) -> Floats:
-    """(n, c + 1): the mean of shares, or of their logs, over the answers with a ranked list; 0 if there are none."""
+    """(n, c + 1): the mean of the shares or their logs over the answers with a ranked list; 0 if there are none."""
     return (values * listed[:, :, None]).sum(axis=1) / np.maximum(listed.sum(axis=1), 1)[:, None]
 
 

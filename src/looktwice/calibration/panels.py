@@ -6,8 +6,8 @@ can be learned from few pictures. At maximum likelihood the log loss of a jury e
 varies less from sample to sample than the Brier score.
 
 With few labelled pictures many panels are equally good, and the best of them on the sample looks better than it is: a
-chosen panel then has to beat the general one clearly on held-out pictures. With many pictures it must only not be
-clearly worse. Both are evaluated on the same pictures, so that the difficulty of these cancels out.
+chosen panel must therefore be clearly better than the general one on held-out pictures. With many pictures it only
+must not be clearly worse. Both are evaluated on the same pictures, so that differences in difficulty cancel out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Loss = Callable[[Patterns, Floats, int], Floats]
 
 
 def log_loss(patterns: Patterns, theta: Floats, _: int) -> Floats:
-    """(n,): −log of the probability of each picture's truth."""
+    """(n,): −log of the probability of each picture's true label."""
     return logit.losses(patterns, theta)
 
 
@@ -85,7 +85,7 @@ def lost(labelled: LabelledVotes, loss: Loss = log_loss) -> float:
 
 
 def grow(labelled: LabelledVotes, longest: int, loss: Loss = log_loss) -> list[int]:
-    """Greedy order of columns: each adds most to those before it."""
+    """Greedy order of columns: each one improves most on those before it."""
     panel = list[int]()
     for _ in range(min(longest, len(labelled.panel))):
         left = [column for column in range(len(labelled.panel)) if column not in panel]
@@ -128,7 +128,7 @@ def choose(
 ) -> tuple[list[int], Gain]:
     """Choose an ordered panel of at most `longest` columns; returns it with its gain.
 
-    The general panel is kept unless a panel grown from these votes is convincing.
+    The general panel is kept unless a panel selected from these votes is clearly better, as `Gain` defines it.
     """
     difference = gain(labelled, general, longest, loss)
     return (grow(labelled, longest, loss) if difference.convincing() else list(general[:longest])), difference

@@ -1,6 +1,6 @@
 """Risk control: thresholds of confidence at which claims about accepted answers hold, and the labels needed.
 
-The last part is prediction-powered inference, which estimates an accuracy from few labels and the confidences of many
+The last part is prediction-powered inference, which estimates accuracy from a few labels and the confidences of many
 other answers.
 
 Arrays have one entry for each labelled answer: its confidence, predicted label and true label. For a tag the labels are
@@ -22,9 +22,9 @@ from looktwice.calibration.metrics import checked, wilson
 from looktwice.errors import DataError
 
 ANY = "*"
-"""Every label without a claim of its own."""
+"""Stands for every label without its own claim."""
 NEVER = math.inf
-"""The threshold if nothing may be accepted: no confidence reaches it."""
+"""The threshold if no answer may be accepted: no confidence reaches it."""
 STARTS = (0.25, 1.0, 2.0)
 """The candidates of `threshold` that have a share of the risk, as multiples of the allowed error; and zero."""
 STEPS = 16
@@ -36,7 +36,7 @@ Basis = Literal["guarantee", "estimate"]
 
 
 class Answers(NamedTuple):
-    """Held-out answers with their truths."""
+    """Held-out answers with their true labels."""
 
     confidence: Floats
     predicted: NDArray[np.generic]
@@ -55,14 +55,14 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True)
 class Claim:
-    """A bound on how often accepted answers are wrong, or how often a class is missed."""
+    """A bound on the error rate of accepted answers, or on the miss rate of a class."""
 
     bound: float
     label: str = ANY
     """The label of the claim; ANY for all labels without a claim of the same kind."""
     kind: Literal["error", "miss"] = "error"
     """`error`: at most this share of the accepted answers with the label is wrong. `miss`: at most this share of the
-    pictures with this truth is accepted as something else."""
+    pictures with this true label is accepted with another label."""
 
     def sentence(self) -> str:
         """The claim as a phrase.
@@ -70,11 +70,11 @@ class Claim:
         >>> Claim(0.05).sentence()
         'at most 5 % of the accepted answers are wrong'
         >>> Claim(0.02, "unsafe", "miss").sentence()
-        'at most 2 % of what is truly unsafe is accepted as something else'
+        'at most 2 % of the pictures whose true label is unsafe are accepted with another label'
         """
         share = f"at most {100 * self.bound:.3g} %"
         if self.kind == "miss":
-            return f"{share} of what is truly {self.label} is accepted as something else"
+            return f"{share} of the pictures whose true label is {self.label} are accepted with another label"
         which = "" if self.label == ANY else f" that say {self.label}"
         return f"{share} of the accepted answers{which} are wrong"
 
@@ -94,7 +94,9 @@ def claims(
     for claim in simultaneous:
         check_share(f"max_{claim.kind}", claim.bound)
         if claim.kind == "miss" and claim.label == ANY:
-            raise DataError("max_miss is about one class; name it, such as unsafe=0.02", code="option-invalid")
+            raise DataError(
+                "max_miss applies to a single class; specify it, for example unsafe=0.02", code="option-invalid"
+            )
     return tuple(simultaneous)
 
 
@@ -194,7 +196,7 @@ def _miss_threshold(claim: Claim, answers: Answers, level: float, basis: Basis) 
 def threshold(
     confidence: Floats, correct: Bools, max_error: float, level: float = 0.95, least: float = 0.0
 ) -> float | None:
-    """The lowest threshold at which accepted answers are wrong at most `max_error` of the time.
+    """The lowest threshold at which the error rate of accepted answers is at most `max_error`.
 
     The guarantee holds with certainty `level` over the choice of the labelled pictures; None if none can be made.
     Candidates are fixed beforehand and tested from strict to lax, each with an exact binomial test (Learn then Test). A
@@ -217,7 +219,7 @@ def threshold(
 
 
 def miss_threshold(missed: Floats, true: int, max_miss: float, level: float = 0.95) -> float | None:
-    """The lowest threshold at which a class is accepted as something else at most `max_miss` of the time.
+    """The lowest threshold at which at most `max_miss` of a class is accepted with another label.
 
     `true` is the number of labelled pictures of the class, and `missed` the confidences of those predicted as another
     label. Misses only grow as the threshold falls, so one exact binomial bound serves all thresholds (Bates et al.
@@ -253,8 +255,8 @@ class Estimate:
     def sentence(self) -> str:
         """A sentence that marks the estimate as such."""
         interval = f"95 % interval {100 * self.low:.1f} % to {100 * self.high:.1f} %"
-        share = f"accepting {100 * self.accepted:.0f} % of the pictures, those above {self.threshold:.3f}"
-        return f"Best estimate, not a guarantee: {share}, {100 * self.error:.1f} % of them wrong ({interval})."
+        share = f"with the {100 * self.accepted:.0f} % of pictures above a confidence of {self.threshold:.3f} accepted"
+        return f"Best estimate, not a guarantee: {share}, the error rate is {100 * self.error:.1f} % ({interval})."
 
 
 def estimate(confidence: Floats, correct: Bools, max_error: float) -> Estimate | None:
@@ -297,14 +299,14 @@ def labels_needed(
     check_share("level", level)
     check_share("power", power)
     if not 0.0 <= expected_error < max_error:
-        guarantee = f"answers that are wrong {expected_error:g} of the time"
+        guarantee = f"accepted answers with an expected error of {expected_error:g}"
         raise DataError(
-            f"{guarantee} cannot be guaranteed to be so {max_error:g} of it; raise max_error",
+            f"{guarantee} cannot be guaranteed to have an error of at most {max_error:g}; raise max_error",
             code="guarantee-impossible",
         )
     if not 0.0 < coverage <= 1.0:
         raise DataError(
-            f"coverage is {coverage:g}; give a share of the pictures above 0 and up to 1", code="option-invalid"
+            f"coverage is {coverage:g}; give a share of the pictures above 0 and at most 1", code="option-invalid"
         )
     accepted = np.unique(np.geomspace(1.0, 1e9, 2100).round())
     allowed = _critical(accepted, max_error, (1.0 - level) / tests)
@@ -359,7 +361,7 @@ def check_share(name: str, value: float) -> None:
 # Prediction-powered inference -----------------------------------------------------------------------------------------
 
 LEAST_POWERED = 50
-"""The fewest labels, and other answers, for a prediction-powered interval."""
+"""The minimum number of labels, and of other answers, for a prediction-powered interval."""
 PLAIN_LABELS = 10
 """The weight, in labels, of the plain variance in that of a prediction-powered accuracy."""
 

@@ -310,7 +310,7 @@ class Transfer(MarginCalibrator):
 
 
 def search(loss: Callable[[float], float], scan: Floats, accuracy: float = 1e-5) -> float:
-    """The positive number of least loss: a scan over logarithms, then a local search."""
+    """The positive number with the lowest loss: a scan over logarithms, then a local search."""
     from scipy.optimize import minimize_scalar
 
     best = int(np.argmin([loss(float(np.exp(t))) for t in scan]))
@@ -333,11 +333,13 @@ class Cumulative:
         x, f = np.array(self.x), np.array(self.f)
         if len(x) < 2 or x.shape != f.shape or not np.isfinite(x).all() or not np.isfinite(f).all():
             raise DataError(
-                "a cumulative needs at least two finite points and a value for each", code="calibrator-malformed"
+                "a cumulative distribution needs at least two finite points and a value for each",
+                code="calibrator-malformed",
             )
         if (np.diff(x) <= 0).any() or (np.diff(f) < 0).any() or f[0] < 0 or f[-1] > 1 or f[0] == f[-1]:
             raise DataError(
-                "a cumulative rises: points strictly, values within [0, 1] and not all the same",
+                "the points of a cumulative distribution must increase strictly, and its values must "
+                "not decrease, lie in [0, 1] and not all be equal",
                 code="calibrator-malformed",
             )
 

@@ -22,17 +22,17 @@ MOST_BYTES = 2**29
 
 
 def checked(path: str | Path) -> Path:
-    """Validate the ending of a votes file."""
+    """Validate the extension of a votes file."""
     if Path(path).suffix not in ENDINGS:
         raise DataError(
-            f"{str(path)!r} does not end in {' or '.join(ENDINGS)}; the ending of a votes file is its format",
+            f"{str(path)!r} does not end in {' or '.join(ENDINGS)}; the extension of a votes file specifies its format",
             code="file-ending",
         )
     return Path(path)
 
 
 def save(path: Path, votes: Votes) -> None:
-    """Write votes, with truths where they are labelled, as .npz or .parquet by the ending."""
+    """Write votes, with true labels if they have any, as .npz or .parquet according to the extension."""
     texts = {
         "names": votes.names,
         "digests": votes.digests,
@@ -57,7 +57,7 @@ def save(path: Path, votes: Votes) -> None:
 
 
 def load(path: Path) -> Votes | LabelledVotes:
-    """Votes from a file that `save` wrote, labelled if it holds truths."""
+    """Votes from a file that `save` wrote, labelled if it contains true labels."""
     try:
         base, views, packed, evidence = _load_parquet(path) if path.suffix == ".parquet" else _load_npz(path)
         texts = json.loads(packed)
@@ -82,7 +82,7 @@ def load(path: Path) -> Votes | LabelledVotes:
     except Exception as error:  # zipfile, zlib, numpy and Arrow raise many kinds
         why = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(
-            f"{str(path)!r} is not a votes file of looktwice: {why}; give arrays of labels to Votes.from_labels",
+            f"{str(path)!r} is not a looktwice votes file: {why}; give arrays of labels to Votes.from_labels",
             code="file-malformed",
         ) from None
     if truths is not None and (len(truths) != len(votes) or len(excluded) not in (0, len(votes))):
@@ -110,7 +110,7 @@ def _load_npz(path: Path) -> Loaded:
 
 def _check_unpacked(size: int) -> None:
     if size > MOST_BYTES:
-        raise ValueError(f"it would take {size:,} bytes, and {MOST_BYTES:,} are read")
+        raise ValueError(f"it would take {size:,} bytes, but at most {MOST_BYTES:,} are read")
 
 
 def _save_parquet(path: Path, votes: Votes, texts: str) -> None:
@@ -130,7 +130,7 @@ def _load_parquet(path: Path) -> Loaded:
     with pq.ParquetFile(path) as file:
         packed = (file.schema_arrow.metadata or {})[b"looktwice"]
         if file.metadata.num_rows != len(json.loads(packed)["names"]):
-            raise ValueError("it has not one row for each name")
+            raise ValueError("it does not have exactly one row per name")
         for batch in file.iter_batches(ROWS):  # what its metadata say of its size need not be true
             size += batch.nbytes
             _check_unpacked(size)
@@ -159,12 +159,12 @@ Objects = NDArray[np.object_]
 
 
 def collect(base: Labels, views: LabelTable, vocabulary: Labels | None, details: Details) -> Votes:
-    """Build votes without truths; `Votes.from_labels` documents the arguments."""
+    """Build votes without true labels; `Votes.from_labels` documents the arguments."""
     first, others, listed = _objects(base), _objects(views), _objects(() if vocabulary is None else vocabulary)
     require(
         (first.ndim, others.ndim, listed.ndim) == (1, 2, 1) and len(first) == len(others),
         f"base, views and vocabulary have shapes {first.shape}, {others.shape} and {listed.shape}; expected (n,), "
-        "(n, S) and (K,); of a table V, base is the first column: V[:, 0], V[:, 1:]",
+        "(n, S) and (K,); if a table V has the base in its first column, pass V[:, 0] and V[:, 1:]",
     )
     first, others, listed = _texts("base, views and vocabulary", first, others, listed)
     known, views_asked = _complete("vocabulary", listed), others.shape[1]
@@ -183,7 +183,7 @@ def collect(base: Labels, views: LabelTable, vocabulary: Labels | None, details:
 
 
 def labelled(votes: Votes, truths: Labels) -> LabelledVotes:
-    """Add truths to votes; labels that occur only among the truths also count as classes."""
+    """Add true labels to votes; labels that occur only among them also count as classes."""
     column = _objects(truths)
     require(
         column.shape == (len(votes),),

@@ -15,7 +15,7 @@ from looktwice.calibration.votes import Votes
 KNOTS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """The knots of the piecewise correction of a score, as quantiles of the log odds of returned tags."""
 NEAREST = 1e-4
-"""Scores are clipped this far from 0 and 1, to which APIs often round."""
+"""Scores are clipped to this distance from 0 and 1, to which APIs often round."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,17 +43,17 @@ class TagVotes:
         shape = (len(self.names), len(self.sources), len(self.tags))
         require(
             (self.ranks.shape, self.scores.shape, self.asked.shape) == (shape, shape, shape[:2]),
-            f"votes on tags need the shapes {shape}, {shape} and {shape[:2]}, not {self.ranks.shape}, "
+            f"tag votes need the shapes {shape}, {shape} and {shape[:2]}, not {self.ranks.shape}, "
             f"{self.scores.shape} and {self.asked.shape}",
         )
         require(
             len(self.classifiers) in (0, len(self.sources)),
-            f"{len(self.sources)} sources have {len(self.classifiers)} numbers of classifiers",
+            f"{len(self.sources)} sources need as many classifier numbers, not {len(self.classifiers)}",
         )
 
     @classmethod
     def from_votes(cls, votes: Votes, tags: Sequence[str], classifiers: Sequence[int] = ()) -> Self:
-        """Extract votes on tags from ranked lists; a source without a label was not asked."""
+        """Extract tag votes from ranked lists; a source without a label was not asked."""
         answers = votes.answers()
         ranks = np.zeros((*answers.shape, len(tags)), np.int16)
         scores = np.full(ranks.shape, np.nan, np.float32)
@@ -87,7 +87,7 @@ class TagVotes:
         )
 
     def labelled(self, truths: NDArray[np.generic]) -> LabelledTagVotes:
-        """Add truths, (n, T): 1 where a tag applies to a picture, 0 where it does not."""
+        """Add the true tags, (n, T): 1 where a tag applies to a picture, 0 where it does not."""
         return LabelledTagVotes(**vars(self) | {"truths": truths.astype(bool)})
 
     def groups(self) -> list[list[int]]:
@@ -108,7 +108,7 @@ class LabelledTagVotes(TagVotes):
     def __post_init__(self) -> None:
         super().__post_init__()
         shape = (len(self.names), len(self.tags))
-        require(self.truths.shape == shape, f"truths need the shape {shape}, not {self.truths.shape}")
+        require(self.truths.shape == shape, f"true tags need the shape {shape}, not {self.truths.shape}")
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ MOST_COMPANIONS = 20
 LEAST_FALL = 1e-7
 """The expected decrease of the loss below which a fit has converged."""
 FEWEST = 10
-"""The fewest labelled pictures for a fit."""
+"""The minimum number of labelled pictures for a fit."""
 CORRECTION = (1.0, 0.1, 3.0)
 """Ridge penalties of a correction: of its slope, its offset, and the offset of each tag."""
 CELLS = 4_000_000
@@ -136,7 +136,8 @@ class TagJury:
         whole = np.flatnonzero(answered.all(axis=1))
         if len(whole) < FEWEST or not len(labelled.tags):
             raise FitError(
-                f"{len(whole)} labelled pictures that all classifiers answered are too few; give {FEWEST}",
+                f"{len(whole)} labelled pictures that all classifiers answered are too few; give at "
+                f"least at least {FEWEST}",
                 code="labels-too-few",
             )
         scales = tuple(TagScale.learn(labelled.ranks[:, group], labelled.scores[:, group]) for group in groups)
@@ -196,8 +197,8 @@ class TagJury:
     def interval(self, votes: TagVotes) -> tuple[Floats, Floats]:
         """(n, T) twice: the 95 % interval of the probability in the limit of many labelled pictures.
 
-        Every block counts with its weakest penalty, even those not selected: effects that few pictures cannot show are
-        not known to be zero.
+        Every block is included with its weakest penalty, even if it was not selected: an effect that few pictures
+        cannot show is not known to be zero.
         """
         odds, variance = self._log_odds(votes)
         half = Z95 * np.sqrt(np.maximum(variance, 0.0))  # its parts are rounded
@@ -209,7 +210,7 @@ class TagJury:
             raise unfitted("tags")
         if (votes.tags, votes.sources) != (self.tags, self.sources):
             raise DataError(
-                "these votes are on other tags or of other sources than the fitted ones; fit again",
+                "these votes have other tags or sources than those fitted; fit again",
                 code="votes-mismatch",
             )
         answered = votes.asked[:, [group[0] for group in votes.groups()]]
@@ -304,7 +305,7 @@ class Hessian(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TagRows:
-    """The distinct rows of labelled pictures, sorted by tag, and the truths."""
+    """The distinct rows of labelled pictures, sorted by tag, and the true tags."""
 
     common: Floats
     """(R, G)."""

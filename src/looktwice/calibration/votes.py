@@ -42,7 +42,7 @@ ENDINGS = (".npz", ".parquet")
 """The extensions of votes files, which determine the format."""
 
 OUTSIDE = -2
-"""The code of a truth outside the vocabulary: no answer is equal to it."""
+"""The code of a true label outside the vocabulary: no answer is equal to it."""
 
 
 class Details(TypedDict, total=False):
@@ -97,7 +97,8 @@ class Votes:
         require(len(self.digests) in (0, n), f"{n} pictures have votes, but {len(self.digests)} digests were given")
         require(
             len(self.unsayable) in (0, s + 1),
-            f"{s} views and the base need {s + 1} lists of unsayable labels, not {len(self.unsayable)}",
+            f"{s} views and the base need {s + 1} lists of labels that the classifier cannot return, "
+            f"not {len(self.unsayable)}",
         )
         require(
             all(x.max(initial=0) < max(words, 1) and x.min(initial=0) >= MISSING for x in answers),
@@ -115,9 +116,9 @@ class Votes:
         return f"<{type(self).__name__}: {counts}>"
 
     def check(self) -> None:
-        """Raise an error: these votes have no truths."""
+        """Raise an error: these votes have no true labels."""
         raise FitError(
-            "these votes have no truths to learn from; give them to Votes.from_labels, or call labelled",
+            "these votes have no true labels to learn from; pass them to Votes.from_labels, or call labelled",
             code="labels-missing",
         )
 
@@ -204,20 +205,20 @@ class Votes:
         return votes if truths is None else storage.labelled(votes, truths)
 
     def save(self, path: str | Path) -> None:
-        """Write the votes, with truths where they are labelled, as .npz or .parquet by the ending."""
+        """Write the votes, with true labels if they have any, as .npz or .parquet according to the extension."""
         from looktwice.calibration import storage
 
         storage.save(storage.checked(path), self)
 
     @staticmethod
     def load(path: str | Path) -> Votes | LabelledVotes:
-        """Load votes from a file of `save` or the command line; labelled if it holds truths."""
+        """Load votes from a file written by `save` or the command line; labelled if it contains true labels."""
         from looktwice.calibration import storage
 
         return storage.load(storage.checked(path))
 
     def to_frame(self) -> pd.DataFrame:
-        """Convert to a pandas data frame with one row per picture: name, base label, label of each view, and truth
+        """Convert to a pandas data frame with one row per picture: name, base label, label of each view, and true label
         if known."""
         try:
             import pandas as pd
@@ -232,17 +233,17 @@ class Votes:
     def labelled(
         self, truths: Iterable[str], excluded: Sequence[tuple[int, ...]] = (), probabilities: Sequence[float] = ()
     ) -> LabelledVotes:
-        """Add the truth of each picture.
+        """Add the true label of each picture.
 
-        If only some labels of a picture are known to be wrong, `excluded` has their codes, and its truth is a text for
-        people. `probabilities` are the relative probabilities with which pictures were selected for labelling; empty if
-        equal.
+        If only some labels of a picture are known to be wrong, `excluded` has their codes, and its true label is a text
+        for people. `probabilities` are the relative probabilities with which pictures were selected for labelling;
+        empty if equal.
         """
         words = tuple(truths)
         doubtful = np.array(list(map(bool, excluded)) or [False] * len(words), bool)
         require(
             len(doubtful) == len(words),
-            f"{len(words)} pictures have truths, but excluded labels are given for {len(excluded)}",
+            f"{len(words)} pictures have true labels, but excluded labels are given for {len(excluded)}",
         )
         truth: dict[str, Any] = {
             "truths": np.where(doubtful, np.int32(OUTSIDE), self.codes(words)),
@@ -253,7 +254,7 @@ class Votes:
         return LabelledVotes(**vars(self) | truth)
 
     def take(self, rows: Rows) -> Self:
-        """The votes about a subset of the pictures, given as a slice, positions or a mask."""
+        """The votes on a subset of the pictures, given as a slice, positions or a mask."""
         places = np.arange(len(self))[rows]
         kept: dict[str, Any] = {name: getattr(self, name) for name in self._by_picture}
         for name, values in kept.items():  # an empty tuple, which stands for unknown values, stays empty
@@ -379,20 +380,20 @@ class Votes:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LabelledVotes(Votes):
-    """Votes with truths, on which calibrators are fitted and evaluated.
+    """Votes with true labels, on which calibrators are fitted and evaluated.
 
-    `truths` (n,) are positions in `vocabulary`, -2 for a truth outside of it; `words` (n,) are the truths themselves.
+    `truths` (n,) are positions in `vocabulary`, -2 for a label outside of it; `words` (n,) are the true labels as text.
     `excluded` (n,) holds the codes known to be wrong where the truth is otherwise unknown, and `probabilities` (n,) the
     relative probabilities with which the pictures were selected for labelling.
     """
 
     truths: Codes
-    """(n,): the code of each truth, OUTSIDE for one that is not in the vocabulary."""
+    """(n,): the code of each true label, OUTSIDE for one that is not in the vocabulary."""
     words: tuple[str, ...]
     """(n,): the true labels."""
     excluded: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
-    """(n,): the codes known to be wrong, for pictures whose truth is otherwise unknown; the truth's code is then
-    OUTSIDE, so that no answer counts as right. Empty if every truth is known."""
+    """(n,): the codes known to be wrong, for pictures whose true label is otherwise unknown; its code is then
+    OUTSIDE, so that no answer counts as right. Empty if every true label is known."""
     probabilities: tuple[float, ...] = field(default=(), kw_only=True)
     """(n,): the relative probability with which each picture was selected for labelling; empty if equal."""
 
@@ -410,12 +411,12 @@ class LabelledVotes(Votes):
         )
         require(
             self.truths.shape == (len(self),) and len(self.words) == len(self),
-            f"{len(self)} pictures have votes, but {len(self.words)} truths were given",
+            f"{len(self)} pictures have votes, but {len(self.words)} true labels were given",
         )
         inside = (self.truths >= 0) & (self.truths < len(self.vocabulary))
         require(
             bool((inside | (self.truths == OUTSIDE)).all()),
-            "truths contain a code outside the vocabulary; let `labelled` create the codes",
+            "true labels contain a code outside the vocabulary; let `labelled` create the codes",
         )
 
     def even(self) -> Bools:
@@ -432,11 +433,11 @@ class LabelledVotes(Votes):
         return np.asarray(lots * chance < chance.min(), bool)
 
     def evenly(self) -> Self:
-        """The votes about these pictures alone."""
+        """The votes on these pictures only."""
         return self.take(np.flatnonzero(self.even())) if self.probabilities else self
 
     def doubtful(self) -> Bools:
-        """(n,): whether the truth is unknown except for excluded labels."""
+        """(n,): whether the true label is unknown except for excluded labels."""
         return np.array(list(map(bool, self.excluded)) or [False] * len(self), bool)
 
     def excluded_labels(self, row: int) -> list[str]:
@@ -452,31 +453,31 @@ class LabelledVotes(Votes):
         return forbidden
 
     def disputed(self) -> list[tuple[str, str]]:
-        """Pairs of names of equal pictures with different truths."""
+        """Pairs of names of equal pictures with different true labels."""
         first: dict[str, int] = {}
         rows = [(first.setdefault(digest, row), row) for row, digest in enumerate(self.digests) if digest]
         return [(self.names[one], self.names[other]) for one, other in rows if self.words[one] != self.words[other]]
 
     def check(self) -> None:
-        """Raise an error if there is nothing to learn from: no picture, or no known truth."""
+        """Raise an error if there is nothing to learn from: no picture, or no known true label."""
         if len(self) == 0:
             raise FitError("there are no labelled pictures to learn from; give at least 20", code="labels-too-few")
         if (self.truths == OUTSIDE).all():
             known = ~self.doubtful()
             if not known.any():
-                raise FitError("no picture has a known truth; label some pictures", code="labels-missing")
+                raise FitError("no picture has a known true label; label some pictures", code="labels-missing")
             check_truths([word for word, sure in zip(self.words, known, strict=True) if sure], self.vocabulary)
 
 
 def check_truths(truths: Iterable[str], labels: Iterable[str]) -> None:
-    """Raise an error if no truth is among the labels: they probably use different names."""
+    """Raise an error if no true label is among the labels: they probably use different names."""
     true, known = set(truths), set(labels)
     if true and known and true.isdisjoint(known):
         raise DataError(
-            f"none of the truths ({few(true)}) is among the labels of the classifier ({few(known)}); in arrays, map "
+            f"none of the true labels ({few(true)}) is among the classifier's labels ({few(known)}); in arrays, map "
             "one to the other, such as [names[truth] for truth in truths]; for a classifier's description, `looktwice "
-            "labels` proposes names (`rename`, or `labels` where it answers with positions); for a table of truths, "
-            "--truths-column names another column",
+            "labels` proposes names (`rename`, or `labels` where it answers with positions); for a CSV of true labels, "
+            "--truths-column selects another column",
             code="labels-unmatched",
         )
 

@@ -17,10 +17,10 @@
     score = "[].score"                    # answer, labels, rename, empty
 
 Rekognition's own labels are tags, of which several may be true of a picture (`answer = "tags"`); those of a Custom
-Labels model are one label a picture unless its description says otherwise.
+Labels model are one label per picture unless its description says otherwise.
 
 Keys and region come from the usual sources of AWS programs (AWS_ACCESS_KEY_ID, AWS_PROFILE, AWS_REGION, a role);
-`region` sets the region. Limits of size are checked before a query is paid for.
+`region` sets the region. Size limits are checked before a query is paid for.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ STATUSES = {
     "TooManyRequestsException": 429,
     "UnrecognizedClientException": 401,
 }
-"""The HTTP status that an error of AWS means, which AWS often sends with 400."""
+"""The HTTP status that corresponds to an AWS error, which AWS often sends with 400."""
 VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
 class Account(HttpSettings):
-    """Settings that all services of AWS share."""
+    """Settings common to all AWS services."""
 
     region: str | None = Field(default=None, description="AWS_REGION or the profile's if left out")
     endpoint_url: str | None = Field(default=None, description="of a private endpoint")
@@ -113,10 +113,10 @@ class Rekognition(Account):
     """DetectLabels, or DetectCustomLabels with a model; DetectModerationLabels, with an adapter if there is a model."""
 
     detect: Literal["labels", "moderation"] = "labels"
-    model: str | None = Field(default=None, description="ARN of a version of a Custom Labels model or an adapter")
+    model: str | None = Field(default=None, description="version ARN of a Custom Labels model or of an adapter")
     answer: AnswerKind | None = Field(default=None, description="`label` or `tags`; `label` for a Custom Labels model")
     min_confidence: float | None = Field(default=None, ge=0, le=100, description="in per cent")
-    labels: tuple[str, ...] | str | None = Field(default=None, description="all others are passed over")
+    labels: tuple[str, ...] | str | None = Field(default=None, description="all others are ignored")
     empty: str = Field(default=NO_LABEL, description="the label of an answer without one")
 
     @model_validator(mode="before")

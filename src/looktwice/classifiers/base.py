@@ -1,7 +1,7 @@
 """The interface of black-box classifiers, and the mapping of their answers to labels.
 
 A ledger stores a classifier's own words, which are mapped to labels on reading: a text is a label unless it is renamed,
-and `#3` is the label at position 3. So names can change without new queries.
+and `#3` is the label at position 3. Names can therefore change without new queries.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ class Weight(NamedTuple):
     output: int
     """The expected number of tokens of an answer."""
     most_output: int | None
-    """The most tokens of an answer, if limited."""
+    """The maximum number of tokens of an answer, if limited."""
 
 
 @runtime_checkable
 class Metered(Protocol):
-    """A classifier that is billed by the token."""
+    """A classifier that is billed per token."""
 
     @property
     def model(self) -> str:
@@ -170,9 +170,9 @@ NO_LABEL = ""
 
 
 KEPT_OPTIONS = 100
-"""The most labels of a reply that are stored."""
+"""The maximum number of labels of a reply that are stored."""
 MOST_OPTIONS = 10
-"""The most labels of a ranked list that are requested or used."""
+"""The maximum number of labels of a ranked list that are requested or used."""
 
 Option = tuple[str, float | None]
 """A label of a ranked list, and its score if it has one."""
@@ -267,7 +267,7 @@ def names_of(classifier: AnyClassifier) -> Naming:
 def why_none(names: Naming, word: str) -> str:
     """A message on why a word has no label; `why_none` of the naming may add a reason."""
     tell: Callable[[str], str] | None = getattr(names, "why_none", None)
-    return "the classifier's answer held no label" + (f": {tell(word)}" if tell else "")
+    return "the classifier's answer contained no label" + (f": {tell(word)}" if tell else "")
 
 
 class Names:
@@ -294,7 +294,7 @@ class Names:
         if self._count is not None and not word.startswith("##"):
             raise PermanentError(
                 f"the classifier answered with position {word[1:]}, but its description names {self._count} labels; "
-                "list all of them, in the order of the classifier",
+                "list all of them in the classifier's order",
                 code="reply-malformed",
             )
         return word[1:]

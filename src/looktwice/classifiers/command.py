@@ -55,12 +55,12 @@ from looktwice.errors import ClassifierError, PermanentError, TransientError, re
 from looktwice.images import WorkingSize
 
 MOST_OUTPUT = 1 << 20
-"""The most bytes of output on each stream."""
+"""The maximum output on each stream, in bytes."""
 EX_TEMPFAIL = 75
 FOLDERS = ("PWD", "OLDPWD")
 """Environment variables that are not treated as secrets."""
 SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY)
-"""Transient errors of starting a program."""
+"""Errors of starting a program that are transient."""
 
 
 class CommandDescription(BaseModel):
@@ -72,9 +72,11 @@ class CommandDescription(BaseModel):
     timeout: float = Field(default=60.0, gt=0, le=DAY, description="seconds for one picture")
     concurrency: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
     encoding: Encoding = Encoding()
-    working_size: int | None = Field(default=None, ge=1, description="of the longer side; larger pictures are scaled")
+    working_size: int | None = Field(
+        default=None, ge=1, description="maximum longer side in pixels; larger pictures are scaled down"
+    )
     labels: tuple[str, ...] | None = None
-    price: Price = Field(default=Decimal(0), description="of one question, if the program asks a paid service")
+    price: Price = Field(default=Decimal(0), description="per query, if the program calls a paid service")
     public: tuple[str, ...] = Field(default=(), description="names of options that look like keys but are not")
 
     @field_validator("command")
@@ -114,7 +116,7 @@ class CommandClassifier:
             if is_secret(name) and name not in FOLDERS and len(value.strip().encode()) >= LEAST:
                 self._secrets.add(name, value.strip())
         if shutil.which(str(_place(self._words[0], folder))) is None:
-            what = f"there is no program {self._words[0]!r} that can be started"
+            what = f"the program {self._words[0]!r} does not exist or cannot be started"
             raise PermanentError(f"{what}; check its path and its permissions", code="program-unusable")
         self.labels = description.labels
         self.fingerprint = fingerprint("command", self._parts())
@@ -159,7 +161,7 @@ class CommandClassifier:
         except OSError as error:
             problem = f"{self._words[0]!r} cannot be started: {error.strerror}"
             if error.errno in SHORTAGES:
-                raise TransientError(f"{problem}; lower concurrency if this goes on", sent=False) from None
+                raise TransientError(f"{problem}; lower concurrency if this continues", sent=False) from None
             raise PermanentError(
                 f"{problem}; try it by hand on one picture", sent=False, code="program-unusable"
             ) from None
@@ -172,7 +174,7 @@ class CommandClassifier:
         except TimeoutError:
             await _end(process)
             raise TransientError(
-                f"{self._words[0]!r} took longer than {seconds:g} s; raise timeout if it needs",
+                f"{self._words[0]!r} took longer than {seconds:g} s; raise timeout if it needs longer",
                 code="classifier-timeout",
             ) from None
         except BaseException:
@@ -195,7 +197,7 @@ class CommandClassifier:
         last = next((line for line in reversed(lines) if line), None)
         if last is None:
             raise PermanentError(
-                f"{self._words[0]!r} printed no label; its last line must be one", code="reply-malformed"
+                f"{self._words[0]!r} printed no label; its last line must be the label", code="reply-malformed"
             )
         if not _is_json(last):
             return self._secrets.answer(last)
@@ -203,7 +205,7 @@ class CommandClassifier:
             ranked = RANKED.validate_json(last if last.startswith("[") else f"[{last}]")
         except ValidationError:
             raise PermanentError(
-                f"{self._words[0]!r} printed JSON that holds no label; print "
+                f"{self._words[0]!r} printed JSON that contains no label; print "
                 '{"label": "cat", "score": 0.9}, or a list of such objects',
                 code="reply-malformed",
             ) from None
@@ -217,11 +219,11 @@ class CommandClassifier:
         line = next((line.strip() for line in errors.decode("utf-8", "replace").splitlines() if line.strip()), "")
         words = self._secrets.line(line) or "nothing on stderr"
         if code == EX_TEMPFAIL:
-            return TransientError(f"{self._words[0]!r} says it may work later (exit code {code}): {words}")
+            return TransientError(f"{self._words[0]!r} reported a temporary failure (exit code {code}): {words}")
         if code < 0:
             return TransientError(f"{self._words[0]!r} was ended by {_signal(-code)}: {words}", garbled=True)
         return PermanentError(
-            f"{self._words[0]!r} left with exit code {code}: {words}; try it by hand on one picture",
+            f"{self._words[0]!r} failed with exit code {code}: {words}; try it by hand on one picture",
             code="classifier-refused",
         )
 

@@ -86,7 +86,9 @@ class Json(BaseModel):
     @classmethod
     def _shows_the_picture(cls, template: JsonValue) -> JsonValue:
         if not re.search(r"\{image_base64\}|\{image_data_url\}|\"\{pixels\}\"", json.dumps(template)):
-            raise ValueError("the template shows no picture; it needs {image_base64}, {image_data_url} or {pixels}")
+            raise ValueError(
+                "the template does not contain the picture; it needs {image_base64}, {image_data_url} or {pixels}"
+            )
         return template
 
 

@@ -11,7 +11,7 @@
 The server is asked once for the name, shape and type of the model's input and output, when they are first needed.
 Numbers (FP16, FP32, FP64, UINT8) are sent in the shape the model names; a model that takes BYTES gets the encoded
 file. Where `input`, `datatype` and `shape` are described, the server is not asked about the model at all, and
-`binary = true` says that it takes binary tensors.
+`binary = true` states that it accepts binary tensors.
 Of the output, the largest score counts, a whole number is the position of the label, and text is the label itself.
 Logits become probabilities, by the softmax over all classes.
 Without `labels`, Triton is asked for the model's own; other servers' labels are then positions, as text.
@@ -64,15 +64,19 @@ class OipDescription(HttpSettings, Preprocessing):
 
     url: str
     headers: dict[str, str] = Field(default_factory=dict)
-    input: str | None = Field(default=None, description="its name; the model's only one if left out")
-    output: str | None = Field(default=None, description="its name; the model's first one if left out")
-    datatype: str | None = Field(default=None, description="of the input; the server is asked if left out")
-    shape: tuple[int, ...] | None = Field(default=None, description="of the input; the server is asked if left out")
-    binary: bool = Field(default=False, description="binary tensors, though the server does not tell of them")
-    size: tuple[int, int] | None = Field(default=None, description="height, width; the model's if left out")
-    layout: Literal["chw", "hwc"] | None = Field(default=None, description="by the shape if left out")
+    input: str | None = Field(default=None, description="name of the input; the model's only input if left out")
+    output: str | None = Field(default=None, description="name of the output; the model's first output if left out")
+    datatype: str | None = Field(default=None, description="of the input; requested from the server if left out")
+    shape: tuple[int, ...] | None = Field(
+        default=None, description="of the input; requested from the server if left out"
+    )
+    binary: bool = Field(default=False, description="send binary tensors even if the server does not announce support")
+    size: tuple[int, int] | None = Field(
+        default=None, description="height, width; those of the model's input if left out"
+    )
+    layout: Literal["chw", "hwc"] | None = Field(default=None, description="derived from the input's shape if left out")
     labels: tuple[str, ...] | str | None = None
-    batch: int | None = Field(default=None, ge=1, description="by the shape if left out")
+    batch: int | None = Field(default=None, ge=1, description="derived from the input's shape if left out")
     encoding: Encoding = Encoding()
 
     @model_validator(mode="after")
@@ -185,7 +189,7 @@ class OipClassifier:
         except ValidationError:
             metadata = None
         if metadata is None:
-            raise endpoint.garbled("does not tell of a model's inputs and outputs", reply)
+            raise endpoint.garbled("does not describe a model's inputs and outputs", reply)
         for tensor in (*metadata.inputs, *metadata.outputs):  # which errors repeat
             self._secrets.refuse(f"{tensor.name} {tensor.datatype}")
         named = (await self._details(transport, self._server_url)).get("extensions")
@@ -257,7 +261,7 @@ def _input(description: OipDescription, metadata: Metadata) -> TensorInfo:
     inputs = {one.name: one for one in metadata.inputs}
     if description.input is None and len(inputs) > 1:
         raise PermanentError(
-            f'the model has inputs {", ".join(map(repr, inputs))}; name the picture\'s as input = "…"',
+            f'the model has inputs {", ".join(map(repr, inputs))}; specify the one for the picture with input = "…"',
             code="model-unsupported",
         )
     name = description.input or next(iter(inputs), None)
@@ -279,7 +283,8 @@ def _batch(tensor: TensorInfo, description: OipDescription, most: int) -> int:
     fixed = tensor.datatype == "BYTES" or description.size is not None or tensor.shape.count(-1) == 1
     if not free and tensor.shape[0] != 1 and len(tensor.shape) != 3:
         raise PermanentError(
-            f"input {tensor.name!r} of shape {list(tensor.shape)} takes no single picture", code="model-unsupported"
+            f"input {tensor.name!r} of shape {list(tensor.shape)} does not accept a single picture",
+            code="model-unsupported",
         )
     return most if free and fixed else 1
 
@@ -308,8 +313,8 @@ def _numbers(pixels: Pixels, description: OipDescription, model: Model) -> Tenso
         )
     if any(wanted not in (-1, made) for wanted, made in zip((count, height, width), array.shape, strict=True)):
         raise PermanentError(
-            f"the model takes {count} × {height} × {width} (channels, height, width), but the description makes "
-            f"{' × '.join(map(str, array.shape))} of a picture; check size, channels, mean and std",
+            f"the model takes {count} × {height} × {width} (channels, height, width), but the description produces "
+            f"{' × '.join(map(str, array.shape))} from a picture; check size, channels, mean and std",
             code="model-unsupported",
         )
     array = array if first else array.transpose(1, 2, 0)
@@ -325,7 +330,7 @@ def _dimensions(model: Model, layout: str | None) -> tuple[int, int, int, bool]:
     shape = model.shape[-3:]
     if len(model.shape) not in (3, 4):
         raise PermanentError(
-            f"input {model.input!r} has shape {list(model.shape)}, which is no picture: "
+            f"input {model.input!r} has shape {list(model.shape)}, which does not fit a picture: "
             "it needs channels, height and width",
             code="model-unsupported",
         )
@@ -352,7 +357,8 @@ def _request(batch: Sequence[Tensor], model: Model) -> tuple[dict[str, str], byt
     first = batch[0]
     if len(batch) > 1 and not (batched and all(one.shape == first.shape for one in batch)):
         raise PermanentError(
-            "these pictures cannot share a call; set batch = 1, or size if they differ in it", code="model-unsupported"
+            "these pictures cannot be sent in one call; set batch = 1, or set size if their sizes differ",
+            code="model-unsupported",
         )
     shape = [len(batch), *first.shape] if batched else list(first.shape)
     tensor: dict[str, object] = {"name": model.input, "shape": shape, "datatype": model.datatype}
@@ -363,7 +369,7 @@ def _request(batch: Sequence[Tensor], model: Model) -> tuple[dict[str, str], byt
         return {"content-type": "application/octet-stream", HEADER_LENGTH: str(len(head))}, head + data
     if model.datatype == "FP16":
         raise PermanentError(
-            "the model takes FP16, which JSON cannot hold, and its server takes no binary tensors",
+            "the model takes FP16, which JSON cannot hold, but its server does not support binary tensors",
             code="model-unsupported",
         )
     if model.datatype == "BYTES":

@@ -1,6 +1,6 @@
 """An ONNX model on this machine, through onnxruntime (extra `onnx`).
 
-The model's TOML file says how a picture becomes its input:
+The model's TOML file specifies how a picture is converted to its input:
 
     connector = "onnx"
     model = "model.onnx"      # beside the TOML file
@@ -72,7 +72,9 @@ class Preprocessing(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    crop: float | None = Field(default=None, gt=0, le=1, description="share of the short side in a centred square")
+    crop: float | None = Field(
+        default=None, gt=0, le=1, description="centred square, as a fraction of the shorter side"
+    )
     resize: Literal["nearest", "linear", "cubic", "area"] = "linear"
     channels: Literal["rgb", "bgr", "grey"] = "rgb"
     scale: float = Field(default=1.0, gt=0)
@@ -98,7 +100,7 @@ class Preprocessing(BaseModel):
             pixels = _centre(pixels, self.crop)
         if size is not None and pixels.shape[:2] != size:
             if size[0] * size[1] > MOST_PIXELS:
-                wanted = f"the model wants pictures of {size[1]} x {size[0]}"
+                wanted = f"the model expects pictures of {size[1]} x {size[0]}"
                 raise PermanentError(f"{wanted}; up to {MOST_PIXELS:,} pixels are sent")
             interpolation = getattr(cv2, f"INTER_{self.resize.upper()}")
             pixels = np.asarray(cv2.resize(pixels, size[::-1], interpolation=interpolation), np.uint8)
@@ -143,11 +145,13 @@ class OnnxDescription(Preprocessing):
     model: str
     size: tuple[int, int] = Field(description="height, width")
     labels: tuple[str, ...] | str
-    batch: int | None = Field(None, ge=1, description="pictures in one call; by their size if left out")
+    batch: int | None = Field(None, ge=1, description="pictures per call; chosen by their size if left out")
     scores: int = Field(
-        0, ge=0, le=MOST_OPTIONS, description="labels that it ranks with scores; 0 names the best alone"
+        0, ge=0, le=MOST_OPTIONS, description="number of labels to rank with scores; 0 returns only the best"
     )
-    working_size: int | None = Field(None, ge=1, description="of the longer side; by size and crop if left out")
+    working_size: int | None = Field(
+        None, ge=1, description="maximum longer side in pixels; derived from size and crop if left out"
+    )
 
     def limits(self) -> Limits:
         """The limits and costs of asking it on this machine."""

@@ -28,7 +28,7 @@ from looktwice.errors import PermanentError
 PICOS = 1_000_000
 """The price of a token in picos if a million tokens cost 1."""
 MOST_TOKENS = 1_000_000_000
-"""More than any reply is billed for."""
+"""An upper bound on the billed tokens of any reply."""
 CHARACTERS = 4
 """The approximate characters per token in English text, as vendors document it."""
 
@@ -47,7 +47,10 @@ class _Rule(BaseModel):
 
 
 class Tiles(_Rule):
-    """OpenAI: a base, and tokens for each square of 512 after scaling into 2048 × 2048 and to a shorter side of 768."""
+    """OpenAI: a base number of tokens plus a fixed number per 512 × 512 tile.
+
+    Tiles are counted after scaling to fit into 2048 × 2048, and then to a shorter side of 768.
+    """
 
     rule: Literal["tiles"]
     base: int = Field(ge=0)
@@ -61,7 +64,7 @@ class Tiles(_Rule):
 
 
 class Patches(_Rule):
-    """OpenAI: patches of 32 × 32, at most `most` of them after scaling, times a factor of the model."""
+    """OpenAI: patches of 32 × 32, at most `most` of them after scaling, times a model-specific factor."""
 
     rule: Literal["patches"]
     most: int = Field(default=1536, ge=1)
@@ -78,7 +81,7 @@ class Patches(_Rule):
 
 
 class Squares(_Rule):
-    """Anthropic: squares of 28 × 28 after scaling to a longest side, at most `most`."""
+    """Anthropic: squares of 28 × 28 after scaling to a maximum longer side, at most `most` of them."""
 
     rule: Literal["squares"]
     side: int = Field(default=28, ge=1)
@@ -92,7 +95,7 @@ class Squares(_Rule):
 
 
 class Crops(_Rule):
-    """Gemini: a number of tokens, or for a side above 384 pixels that number for each crop."""
+    """Gemini: a fixed number of tokens per picture, or per crop if a side exceeds 384 pixels."""
 
     rule: Literal["crops"]
     crop: int = Field(default=258, ge=0)
@@ -105,7 +108,7 @@ class Crops(_Rule):
 
 
 class Fixed(_Rule):
-    """A fixed number of tokens per picture, whatever its size."""
+    """A fixed number of tokens per picture, regardless of its size."""
 
     rule: Literal["fixed"]
     picture: int = Field(ge=0)
@@ -121,15 +124,23 @@ class Tariff(BaseModel):
 
     input: TokenPrice = Field(description="per million tokens")
     output: TokenPrice
-    cached_input: TokenPrice | None = Field(default=None, description="of tokens from a cache; as input if left out")
-    cache_write: TokenPrice | None = Field(default=None, description="of tokens put in a cache; as input if left out")
-    batch: Decimal = Field(
-        default=Decimal("0.5"), ge=0, le=1, description="the price of a batch, as a share of the normal price"
+    cached_input: TokenPrice | None = Field(
+        default=None, description="of tokens read from a cache; same as input if left out"
     )
-    overhead: int = Field(default=0, ge=0, description="tokens that the server adds to every question")
-    output_limit: int | None = Field(default=None, ge=1, description="most tokens of a reply without max_tokens")
+    cache_write: TokenPrice | None = Field(
+        default=None, description="of tokens written to a cache; same as input if left out"
+    )
+    batch: Decimal = Field(
+        default=Decimal("0.5"), ge=0, le=1, description="the price in a batch, as a fraction of the normal price"
+    )
+    overhead: int = Field(default=0, ge=0, description="tokens that the server adds to every query")
+    output_limit: int | None = Field(
+        default=None, ge=1, description="maximum number of tokens of a reply if max_tokens is not set"
+    )
     image: Annotated[Tiles | Patches | Squares | Crops | Fixed, Field(discriminator="rule")]
-    details: dict[str, int] = Field(default_factory=dict, description="detail → tokens of a picture at that detail")
+    details: dict[str, int] = Field(
+        default_factory=dict, description="detail → tokens per picture at that level of detail"
+    )
 
     def expected(self, weight: Weight) -> Tokens:
         """The estimated input tokens of a query."""
@@ -141,8 +152,8 @@ class Tariff(BaseModel):
         limit = weight.most_output or self.output_limit
         if limit is None:
             raise PermanentError(
-                "a price by the token needs a limit of what an answer may cost: set max_tokens in the description of "
-                "the classifier, or output_limit in the table of prices",
+                "per-token pricing needs a limit on the cost of an answer: set max_tokens in the description of "
+                "the classifier, or output_limit in the price table",
                 code="price-missing",
             )
         question = weight.bytes + self.overhead + self._picture(weight)
@@ -167,7 +178,7 @@ class Table(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    checked: date | None = Field(default=None, description="when somebody last compared it with the vendors' pages")
+    checked: date | None = Field(default=None, description="when it was last compared with the vendors' pages")
     models: dict[str, Tariff] = Field(min_length=1)
 
     def tariff(self, model: str) -> Tariff:
@@ -175,14 +186,14 @@ class Table(BaseModel):
         fitting = [name for name in self.models if model == name or (name[-1:] == "*" and model.startswith(name[:-1]))]
         if not fitting:
             raise PermanentError(
-                f"the table of prices has no model {model!r}; add [models.{model!r}], as `looktwice prices` shows",
+                f"the price table has no model {model!r}; add [models.{model!r}], as `looktwice prices` shows",
                 code="price-missing",
             )
         return self.models[max(fitting, key=lambda name: (name == model, len(name)))]
 
 
 class Count(NamedTuple):
-    """The names under which a vendor reports its tokens; several are summed."""
+    """The field names under which a vendor reports token counts; several are summed."""
 
     input: tuple[str, ...]
     output: tuple[str, ...]
@@ -208,7 +219,7 @@ COUNTS = (
 
 
 def tokens_of(usage: Mapping[str, int]) -> Tokens | None:
-    """The tokens that a reply is billed for, by the vendor's own count; None if it reports none, or nonsense.
+    """The tokens that a reply is billed for, by the vendor's own count; None if it reports none or an impossible one.
 
     A negative count would refund money that was spent, and a huge one would overflow.
     """
@@ -225,15 +236,13 @@ def read_table(path: Path) -> Table:
     try:
         return Table.model_validate(tomllib.loads(path.read_text("utf-8")))
     except FileNotFoundError:
-        message = (
-            f"there is no table of prices {str(path)!r}; `looktwice prices > {path.name}` writes one to start from"
-        )
+        message = f"there is no price table {str(path)!r}; `looktwice prices > {path.name}` writes one to start from"
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        message = f"the table of prices {str(path)!r} is wrong at {where}: {first['msg'].removeprefix('Value error, ')}"
+        message = f"the price table {str(path)!r} is wrong at {where}: {first['msg'].removeprefix('Value error, ')}"
     except (OSError, ValueError) as error:
-        message = f"the table of prices {str(path)!r} cannot be read: {str(error).partition(chr(10))[0]}"
+        message = f"the price table {str(path)!r} cannot be read: {str(error).partition(chr(10))[0]}"
     raise PermanentError(message)
 
 

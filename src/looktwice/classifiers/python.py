@@ -3,7 +3,8 @@
 A function decorated with `batched` gets a list of pictures and returns a list of labels; any other gets one picture.
 Pictures are uint8 arrays, height × width × RGB. In place of a label it may
 return the label and its score, `("cat", 0.91)`, or a score for each of several labels, `{"cat": 0.91, "dog": 0.06}`.
-One decorated with `returns_tags` returns all tags that may be true of a picture, as a list or with a score for each.
+A function decorated with `returns_tags` returns all tags that may apply to a picture, as a list or with a score for
+each.
 
 A function of a module is identified by its name and source. A lambda, a closure, a function with default values, a
 method or another callable object may depend on more than that, so its fingerprint also has a part behind `#` that is
@@ -58,7 +59,7 @@ def returns_tags(function: Function) -> Function:
 
 
 _TOKENS: dict[int, str] = {}
-"""A random text for each object, by its identity: objects that are equal may hold other values."""
+"""A random text for each object, by its identity: equal objects may contain different values."""
 
 
 def _token(owner: object) -> str:
@@ -103,7 +104,7 @@ class PythonClassifier:
         answers = await self._call(list(batch)) if self._batched else [await self._call(pixels) for pixels in batch]
         if not isinstance(answers, (list, tuple)) or len(answers) != len(batch):
             raise PermanentError(
-                f"{self._name} was given {len(batch)} pictures and must return as many labels in a list",
+                f"{self._name} was given {len(batch)} pictures and must return a list of as many labels",
                 code="reply-malformed",
             )
         return [self._answer(label) for label in answers]
@@ -166,7 +167,7 @@ def connect(address: str, settings: Settings) -> Classifier[Pixels]:
         sys.path.remove(str(Path.cwd()))
     side = settings.get("working_size")
     if side is not None and not (type(side) is int and side > 0):
-        raise PermanentError(f"the working_size of python:{address} is {side!r}; give the pixels of the longer side")
+        raise PermanentError(f"the working_size of python:{address} is {side!r}; give the longer side in pixels")
     return PythonClassifier(target, address, size=WorkingSize(long=side) if side else PHOTO)
 
 

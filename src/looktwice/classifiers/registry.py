@@ -155,10 +155,12 @@ def read_renames(path: Path) -> dict[str, str]:
     try:
         rows = list(csv.reader(path.read_text("utf-8-sig").splitlines(), skipinitialspace=True, strict=True))
     except (OSError, ValueError, csv.Error) as error:
-        raise PermanentError(f"the names of labels in {str(path)!r} cannot be read: {error}") from None
+        raise PermanentError(f"the label names in {str(path)!r} cannot be read: {error}") from None
     wrong = next((line for line, row in enumerate(rows, 1) if row and len(row) != 2), 0)
     if not rows or rows[0] != ["label", "name"] or wrong:
-        raise PermanentError(f"{str(path)!r} is wrong in line {wrong or 1}; write label,name and two texts a line")
+        raise PermanentError(
+            f"{str(path)!r} is invalid in line {wrong or 1}; start with label,name and write two texts per line"
+        )
     return dict(filter(None, rows[1:]))
 
 
@@ -223,7 +225,8 @@ def read_beside(path: Path) -> Settings:
         raise PermanentError(f"there is no model file {str(path)!r}", code="description-missing")
     if not beside.exists():
         raise PermanentError(
-            f"{str(path)!r} needs {str(beside)!r} beside it, which says what the model does not: at least size = "
+            f"{str(path)!r} needs {str(beside)!r} beside it, which specifies what the model file does "
+            "not: at least size = "
             "[224, 224], the labels, and how pixels are scaled; docs/connectors.md shows one",
             code="description-missing",
         )
@@ -258,9 +261,9 @@ def folder_of(settings: Settings) -> Path:
 
 
 def checked(model: type[Description], values: Mapping[str, object], what: str, page: str) -> Description:
-    """The settings as a checked model; a ValueError names the one that is wrong, and the one that may have been meant.
+    """The settings as a checked model; a ValueError names the invalid one, and the one that may have been meant.
 
-    `what` is what they are the settings of, `page` the document that lists them.
+    `what` says whose settings they are, and `page` is the document that lists them.
     """
     from pydantic import ValidationError
 
@@ -268,14 +271,14 @@ def checked(model: type[Description], values: Mapping[str, object], what: str, p
         return model.model_validate(values)
     except ValidationError as error:
         wrong = error.errors(include_input=False)
-        # A word that is not known comes first: what it was meant to be may be missing because of it.
+        # An unknown setting comes first: it may be a misspelling of one that is reported as missing.
         first = next((each for each in wrong if each["type"] == "extra_forbidden"), wrong[0])
         where = ".".join(map(str, first["loc"])) or "its settings"
         message = f"{what} is wrong at {where}: {first['msg'].removeprefix('Value error, ').replace('tuple', 'list')}"
         if first["type"] == "extra_forbidden":
             close = get_close_matches(where, [field.alias or name for name, field in model.model_fields.items()], 1)
-            meant = f"did you mean {close[0]!r}?" if close else f"see {page} for those that it takes"
-            message = f"{what} has a setting {where!r} that is not known; {meant}"
+            meant = f"did you mean {close[0]!r}?" if close else f"see {page} for the supported settings"
+            message = f"{what} has an unknown setting {where!r}; {meant}"
     raise ValueError(message)
 
 
@@ -297,7 +300,7 @@ READING_SETTINGS = {"label", "score", "error", "rename", "empty", "synonyms", "w
 LOCAL = {"command", "onnx", "python"}
 """Connectors whose descriptions depend on the folder."""
 LONGEST_REACH = 160
-"""The most characters of side effects in an error; `looktwice trust` shows all of them."""
+"""The maximum number of characters of side effects in an error; `looktwice trust` shows all of them."""
 
 
 @dataclass(frozen=True)
@@ -327,7 +330,7 @@ class Reach:
 def trusted(text: str, file: Path) -> Described:
     """Return the description in `file` if it is harmless or approved; raises an UntrustedError otherwise."""
     if PureWindowsPath(text.removeprefix("onnx:")).drive.startswith("\\\\"):
-        raise UntrustedError(f"{str(file)!r} names a classifier on a network drive; name the classifier with -c")
+        raise UntrustedError(f"{str(file)!r} names a classifier on a network drive; specify the classifier with -c")
     described = resolve(text)
     would = " and ".join(reach(described).lines())
     if not would or os.path.isfile(_place(described)):  # which is false where nothing may be read
@@ -335,7 +338,7 @@ def trusted(text: str, file: Path) -> Described:
     would = would if len(would) <= LONGEST_REACH else f"{would[:LONGEST_REACH]}…"
     raise UntrustedError(
         f"{str(file)!r} names a classifier that would {would}; if you trust it run: looktwice trust "
-        f"{shlex.quote(str(file))}, or name the classifier yourself: -c, in Python classifier=…"
+        f"{shlex.quote(str(file))}, or specify the classifier yourself with -c (in Python, classifier=…)"
     )
 
 

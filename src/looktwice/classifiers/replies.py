@@ -64,7 +64,7 @@ NUMBER = re.compile(r"[-+]?[0-9]{1,40}(\.[0-9]{0,40})?([eE][-+]?[0-9]{1,2})?")
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """A key that needs no quotes in a JMESPath."""
 MOST_PATHS, LONGEST_PATH = 5, 100
-"""The most paths listed in an error, and their characters."""
+"""The maximum number of paths listed in an error, and of their characters."""
 NAMING = ("labels", "rename", "empty")
 """Settings that only map the server's words."""
 READING = ("label", "score", "answer")
@@ -78,9 +78,13 @@ class Paths(BaseModel):
 
     label: str = Field(default="", description="JMESPath; `label` if there is no score path either")
     score: str = Field(default="", description="JMESPath")
-    answer: AnswerKind = Field(default="label", description="`tags` where several labels may be true of a picture")
-    error: str = Field(default="", description="JMESPath to what the server says instead of a label, in a 200")
-    labels: tuple[str, ...] | str | None = Field(default=None, description="every label, or the name of a file of them")
+    answer: AnswerKind = Field(default="label", description="`tags` if several labels may apply to a picture")
+    error: str = Field(
+        default="", description="JMESPath to the error that the server returns in place of a label, with status 200"
+    )
+    labels: tuple[str, ...] | str | None = Field(
+        default=None, description="all labels, or the name of a file that lists them"
+    )
     rename: dict[str, str] = Field(default_factory=dict, description="the server's word → label")
     empty: str = Field(default=NO_LABEL, description="the label to use if an answer has none")
 
@@ -133,7 +137,7 @@ class Reader:
         return Found(*best, (best, *others) if self._tags or len(named) > 1 else ())
 
     def _others(self, named: Sequence[object], scores: Scores, ranked: Sequence[int]) -> Iterator[Option]:
-        """The rest of the ranked list; entries that are no labels are skipped."""
+        """The rest of the ranked list; entries that are not labels are skipped."""
         for at in ranked:
             with suppress(Garbled):
                 yield self._word(named[at]), scores[at] if scores else None
@@ -264,9 +268,9 @@ class Model(NamedTuple):
     batch: int
     """The largest batch."""
     binary: bool
-    """The server takes and gives numbers as bytes after the JSON."""
+    """Whether the server accepts and returns numbers as bytes after the JSON."""
     classification: bool
-    """The server names the classes itself."""
+    """Whether the server names the classes itself."""
 
 
 class Output(BaseModel):
@@ -328,7 +332,7 @@ class Reading(NamedTuple):
 
     def _text(self, row: NDArray[np.generic]) -> Found:
         if any("\0" in str(text) for text in row[:MOST_OPTIONS]):
-            raise Garbled("has a zero character in a label")
+            raise Garbled("has a null character in a label")
         if not self.model.classification:
             return Found(as_word(str(row[0])), None)
         ranked = [_ranked(str(text)) for text in row[:MOST_OPTIONS]]

@@ -28,15 +28,15 @@ from looktwice.errors import PermanentError, TransientError
 
 MASK = "***"
 WORDS = 300
-"""The most characters of a server's message in an error."""
+"""The maximum number of characters of a server's message in an error."""
 SEARCHED = 1 << 20
-"""The most characters that are examined."""
+"""The maximum number of characters that are examined."""
 MASKED = 1 << 14
-"""The most characters, with whitespace collapsed, that are searched for secrets."""
+"""The maximum number of characters, with whitespace collapsed, that are searched for secrets."""
 KEPT = 1 << 16
 """The largest reply that is stored, in bytes."""
 WORK = 1 << 22
-"""The most characters decoded in total; longer texts are masked as a whole."""
+"""The maximum number of characters decoded in total; longer texts are masked as a whole."""
 LONGEST_LABEL = 10_000
 """The longest label; longer texts are not accepted as labels."""
 LEAST = 8
@@ -188,8 +188,8 @@ class Secrets:
     def whose(self) -> str:
         """How errors name the key: by the variable that holds it."""
         if not self.names:
-            return "no key was sent; name an environment variable for it in the description"
-        return f"look at the key in environment variable {' or '.join(self.names)}"
+            return "no key was sent; specify its environment variable in the description"
+        return f"check the key in environment variable {' or '.join(self.names)}"
 
     def refuse(self, label: str) -> None:
         """Raise a PermanentError if a text to be stored or shown repeats a key."""
@@ -204,7 +204,7 @@ class Secrets:
             ) from None
         if what:
             raise PermanentError(
-                f"the classifier's answer repeats {what}; it was not kept; check the label path, and whether this "
+                f"the classifier's answer repeats {what}; it was not stored; check the label path, and whether this "
                 "server should have a key",
                 code="reply-malformed",
             )
@@ -317,11 +317,11 @@ def refuse_literals(named: Iterable[tuple[str, str]], public: Iterable[str] = ()
         if literal and (is_secret(name) or SCHEME.fullmatch(value) or KEY_SHAPE.search(value)):
             raise ValueError(
                 f"{name!r} looks like a secret; put it into an environment variable and write ${{NAME}}, or list it in "
-                f"public = [{name!r}] if anyone may know it"
+                f"public = [{name!r}] if it is not confidential"
             )
 
 
 def is_secret(name: str) -> bool:
-    """Whether a value by this name is usually a key: `api_key`, `X-Auth-Token`, `accessKey`, `appid`."""
+    """Whether a value with this name is usually a key: `api_key`, `X-Auth-Token`, `accessKey`, `appid`."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
     return bool(SECRET_NAME.search(words) or SECRET_NAME.search(re.sub(r"[\W_]", "", words)))

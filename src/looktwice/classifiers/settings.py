@@ -1,4 +1,4 @@
-"""Settings that connectors share: the file that a server accepts, and the limits and price of its queries.
+"""Settings common to all connectors: the file that a server accepts, and the limits and price of its queries.
 
 Every limit of the server on files is checked here, before a query is paid for.
 """
@@ -36,7 +36,9 @@ class Encoding(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: Literal["png", "jpeg"] | None = Field(default=None, description="by the picture's size if left out")
+    format: Literal["png", "jpeg"] | None = Field(
+        default=None, description="chosen chosen by the picture's size if left out"
+    )
     quality: int = Field(default=95, ge=1, le=100, description='of format = "jpeg"')
     max_side: int | None = Field(default=None, ge=1, description="larger pictures are scaled down")
     max_pixels: int | None = Field(default=None, ge=1, description="larger pictures are scaled down")
@@ -134,7 +136,7 @@ class Encoding(BaseModel):
             return size
         advice = "leave it out" if self.upscale else "leave it out or set upscale = true"
         raise ImageError(
-            f"a picture of {width} × {height} pixels cannot be sent: the server wants sides of at least {least} "
+            f"a picture of {width} × {height} pixels cannot be sent: the server requires sides of at least {least} "
             f"within its upper limits; {advice}",
             code="image-unfit",
         )
@@ -176,11 +178,11 @@ REFUSALS = {401, 402, 403, 413, 429}
 """Statuses of requests that were not processed, and are rarely billed."""
 DAY = 86_400.0
 HIGHEST_PRICE = 1_000_000
-"""An upper bound on the price of a question."""
+"""An upper bound on the price of a query."""
 
 
 def _in_millionths(price: Decimal) -> Decimal:
-    """Budgets count in whole millionths, and a price that is rounded down would let them be exceeded."""
+    """Budgets count whole millionths, so a price that is rounded down would allow them to be exceeded."""
     if price * 1_000_000 % 1:
         raise ValueError(f"a price of {price:f} is not in whole millionths; round it up to six decimals")
     return price
@@ -197,12 +199,16 @@ class HttpSettings(BaseModel):
     timeout: float = Field(default=60.0, gt=0, le=DAY, description="seconds for a whole request")
     connect_timeout: float = Field(default=10.0, gt=0, le=DAY, description="seconds to reach the server")
     max_reply_bytes: int = Field(default=8 << 20, gt=0)
-    trust_env: bool = Field(default=False, description="take proxies from HTTP_PROXY and its like")
+    trust_env: bool = Field(default=False, description="use the proxies in HTTP_PROXY and similar variables")
     concurrency: int = Field(default=8, ge=1)
     per_second: float | None = Field(default=None, gt=0)
-    price: Price = Field(default=Decimal(0), description="of one question, in your currency")
-    working_size: int | None = Field(default=None, ge=1, description="of the longer side; larger pictures are scaled")
-    bills_refusals: bool = Field(default=False, description="replies of 401, 402, 403, 413 and 429 are paid for, too")
+    price: Price = Field(default=Decimal(0), description="per query, in your currency")
+    working_size: int | None = Field(
+        default=None, ge=1, description="maximum longer side in pixels; larger pictures are scaled down"
+    )
+    bills_refusals: bool = Field(
+        default=False, description="replies with status 401, 402, 403, 413 and 429 are billed, too"
+    )
     public: tuple[str, ...] = Field(default=(), description="names of values that look like keys but are not")
 
     def limits(self, size: WorkingSize, batch: int = 1, encoding: Encoding | None = None) -> Limits:

@@ -1,8 +1,8 @@
-"""HTTP for all connectors: send a request, return a reply of limited size or raise the right error.
+"""HTTP for all connectors: send a request, and return a reply of limited size or raise the appropriate error.
 
-HTTP itself is aiohttp's. What is added here: whether a request that failed was surely not sent, which decides what is
-paid for; and caps on the size of replies. `Secrets` takes keys out of every text that leaves this file. Redirects are
-rejected, because a key must not follow one. Retries are left to the engine.
+Based on aiohttp. This module adds whether a failed request was certainly not sent, which determines what is paid for,
+and limits on the size of replies. `Secrets` masks keys in every text that leaves this file. Redirects are rejected,
+because a key must not follow one. Retries are left to the engine.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _moment(text: str) -> float | None:
 IDLE = 4.0
 """Seconds that an idle connection is kept: below the 5 of common servers."""
 LATE, GRACE = 1.0, 5.0
-"""A timer that is later than this shows that the process was stopped; then this is the time to read its replies."""
+"""A timer that is later than this shows that the process was stopped; it then has this time to read its replies."""
 LARGE = 1 << 20
 """Bodies from this size are written in pieces."""
 AGENT = {"user-agent": "looktwice"}
@@ -113,13 +113,13 @@ QUOTA_WORDS = re.compile(
 )
 RATE_WORDS = re.compile(r"per[ _]?(second|minute)", re.IGNORECASE)
 ADVICE = {
-    400: "it did not accept the request; compare its shape with the server's manual",
+    400: "it did not accept the request; compare the request with the server's manual",
     401: "the key was refused; {key}",
-    403: "the key may not do this; {key}",
-    404: "nothing is there; check the address and the name of the model",
-    405: "it does not take this method there; check method and url",
+    403: "the key lacks permission for this; {key}",
+    404: "nothing was found at this address; check it and the name of the model",
+    405: "it does not support this method at this address; check method and url",
     413: 'the picture is too large for it; set max_side, or max_bytes with format = "jpeg"',
-    415: "it does not take this kind of body; check the kind of body and the content type",
+    415: "it does not support this kind of body; check the body's kind and content type",
     422: "it did not understand the body; compare its fields with the server's manual",
 }
 
@@ -322,7 +322,7 @@ class Endpoint:
         return Reply(response.status, response.headers, b"".join(parts))
 
     def _sendable(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """Headers that aiohttp would refuse only once there is a connection are refused here."""
+        """Reject headers here that aiohttp would reject only after connecting."""
         for name, value in headers.items():
             if not HEADER_NAME.fullmatch(name) or FORBIDDEN.search(value):
                 what = f"header {self._transport.secrets.line(name)!r} has a name or a value that cannot be sent"
@@ -351,7 +351,7 @@ class Endpoint:
         """The error for an invalid reply with a 2xx status."""
         words = _words(reply.body, self._transport.secrets)
         return TransientError(
-            f"the reply of {self._where} {self._transport.secrets.line(why)}: {words}; "
+            f"the reply from {self._where} {self._transport.secrets.line(why)}: {words}; "
             "is this the right address and label path?",
             status=reply.status,
             garbled=True,
@@ -425,7 +425,7 @@ class Endpoint:
 
     def _advice(self, reply: Reply, kind: type[ClassifierError]) -> str:
         if kind is QuotaError:
-            return "the account behind it needs more quota or money; go on with the same command afterwards"
+            return "the account behind it needs more quota or money; run the same command again afterwards"
         if 300 <= reply.status < 400:
             target = self._transport.secrets.line(reply.headers.get("location", "elsewhere"))
             return f"it redirects to {target}, which is not followed; put the final address into the description"

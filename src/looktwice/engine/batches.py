@@ -1,8 +1,8 @@
 """Vendors' batch interfaces: answers within a day, at a lower price; each query is uploaded once.
 
 A batch is written to the ledger with its queries before anything is sent. After a crash, the next run finds it there
-and looks it up at the vendor by the name that we gave it; only queries that the vendor certainly does not have are
-released. Results are matched by the name of their query and stored once, in any order.
+and looks it up at the vendor by the name that looktwice gave it; only queries that the vendor certainly does not have
+are released. Results are matched by the name of their query and stored once, in any order.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Batches:
 
     def __init__(self, runner: Runner, polling: Polling) -> None:
         if not isinstance(runner.classifier, ChatClassifier):
-            raise ClassifierError("only chat models can be asked in batches; leave --batch out", code="option-conflict")
+            raise ClassifierError("only chat models support batches; leave out --batch", code="option-conflict")
         if runner.ledger is None or not runner.ledger.database.lasting:
             raise LedgerError(
-                "batches need a ledger on disk or in PostgreSQL, which outlives the run; name one",
+                "batches need a ledger on disk or in PostgreSQL, which persists after the run; specify one",
                 code="ledger-required",
             )
         self._classifier, self._ledger = runner.classifier, runner.ledger
@@ -199,7 +199,7 @@ class Batches:
             await asyncio.wait([search, stopping], return_when=asyncio.FIRST_COMPLETED)
             if search.done():
                 return search.result()
-            raise TransientError("the run was stopped before the vendor said whether it has a batch; run again")
+            raise TransientError("the run was stopped before the vendor confirmed whether it has a batch; run again")
         finally:
             stopping.cancel()
             search.cancel()
@@ -261,7 +261,7 @@ class Batches:
             why = f"the vendor refused it in a batch: {self._api.line_of(words)}"
             self.failures[key] = Failure(Cause.CLASSIFIER, why)
         elif fate is Fate.CANCELLED:
-            self.failures[key] = Failure(Cause.STOPPED, "its batch was cancelled; run again to ask it in another")
+            self.failures[key] = Failure(Cause.STOPPED, "its batch was cancelled; run again to send it in another")
         else:
             self._runner.progress.retries += 1
 

@@ -1,6 +1,6 @@
 """Prices, budgets and spend, in queries and money, in total and per UTC day.
 
-Money is counted in picos (1e-12 of the currency), so that bills by the token are exact.
+Money is counted in picos (1e-12 of the currency), so that per-token bills are exact.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Spend:
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits on the spend for one or several classifiers, in total and per UTC day; None is no limit.
+    """Limits on the spend for one or more classifiers, in total and per UTC day; None means no limit.
 
-    The total spend in the ledger counts, of all runs and users.
+    The total spend in the ledger counts, across all runs and users.
     """
 
     queries: int | None = None
@@ -153,7 +153,7 @@ def total(limit: Money | None, read: Callable[[str], int], spent: int, option: s
         amount = read(text.removeprefix("+"))
     except ValueError:
         raise BudgetError(
-            f"a {option} of {text!r} is not a number; write 500 for a total, or +500 for that many more",
+            f"a {option} of {text!r} is not a number; write 500 for a total, or +500 for 500 more",
             code="budget-invalid",
         ) from None
     if amount < 0:
@@ -198,7 +198,7 @@ class FlatMeter:
 
 
 class TokenMeter:
-    """Prices by the tokens of request and reply, with lower prices in batches."""
+    """Prices per token of request and reply, with lower prices in batches."""
 
     def __init__(self, classifier: Metered, tariff: Tariff, batched: bool = False) -> None:
         self._classifier, self._tariff, self._batched = classifier, tariff, batched

@@ -70,9 +70,9 @@ class Canaries:
                 self.flipped += 1
             else:
                 raise ChangedError(
-                    f"the classifier behind this ledger seems to have changed: a picture it called {canary.label!r} it "
-                    f"now calls {label!r}, and never the old label in {REPEATS} tries; fit again with a new ledger, or "
-                    "go on with --canaries 0"
+                    "the classifier behind this ledger seems to have changed: a picture that it labelled "
+                    f"{canary.label!r} is now labelled {label!r}, and the old label did not recur in {REPEATS} "
+                    "attempts; fit again with a new ledger, or continue with --canaries 0"
                 )
 
 
@@ -82,7 +82,7 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class Channel:
-    """One of the classifiers that an engine asks, under its name."""
+    """One of the classifiers that an engine queries, under its name."""
 
     def __init__(
         self,

@@ -23,9 +23,9 @@ from looktwice.images import Image
 
 TIMES = 3
 SHOWN = 200
-"""The most characters of an unreadable reply that are shown."""
+"""The maximum number of characters of an unreadable reply that are shown."""
 NAMED = 3
-"""The most labels of a list that are shown."""
+"""The maximum number of labels of a list that are shown."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Checkup:
 
     fingerprint: str
     labels: tuple[str | None, ...]
-    """The label of each answer, None if it held no label."""
+    """The label of each answer, None if it contained no label."""
     seconds: float
     """The median latency, in seconds."""
     price_micros: int
@@ -52,7 +52,7 @@ class Checkup:
     scores: tuple[tuple[float | None, int], ...] = ()
     """The score of each answer and the number of ranked labels; 0 without a ranked list."""
     tokens: tuple[int, int] = (0, 0)
-    """The expected tokens of a query and its answer, if billed by the token."""
+    """The expected tokens of a query and its answer, if billed per token."""
     billed: tuple[tuple[int, int], ...] = ()
     """The tokens of each query, as counted by the classifier."""
     kind: AnswerKind = "label"
@@ -144,7 +144,7 @@ class Estimate:
     queries: int
     """Queries that would be sent."""
     micros: int
-    """Their cost in millionths of the currency: exact for a price per query, estimated for prices by the token."""
+    """Their cost in millionths of the currency: exact for a price per query, estimated for prices per token."""
     seconds: float | None
     """The duration in seconds at the allowed rate; None without a rate limit."""
     unfamiliar: int = 0
@@ -156,7 +156,7 @@ class Estimate:
     """The size of a query about it in bytes; None if unknown."""
     input_tokens: int = 0
     output_tokens: int = 0
-    """Their estimated tokens, if billed by the token."""
+    """Their estimated tokens, if billed per token."""
     most_micros: int = 0
     """Their maximum cost, which a budget must cover while they are in flight."""
     remaining: int | None = None

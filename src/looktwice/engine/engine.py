@@ -67,7 +67,7 @@ class QueryEngine:
         if len(self.channels) < len(channels) or not channels:
             names = ", ".join(channel.name for channel in channels)
             raise LookTwiceError(
-                f"each classifier needs a name of its own, not {names or 'none at all'}", code="option-conflict"
+                f"each classifier needs a unique name, not {names or 'none at all'}", code="option-conflict"
             )
         self.first = channels[0]
         self.ledger: Ledger | None = next((each.runner.ledger for each in channels if each.runner.ledger), None)
@@ -182,8 +182,8 @@ class QueryEngine:
     ) -> AsyncGenerator[list[Row | Unscored]]:
         """Yield lists of committed answers, in the order of the pictures, as they become ready.
 
-        If a classifier fails permanently, or its budget is spent, the others go on. Once none is left, or the engine is
-        stopped, the remaining pictures are returned as not scored; an iterator, which may be endless, is not read
+        If a classifier fails permanently, or its budget is spent, the others continue. Once none is left, or the engine
+        is stopped, the remaining pictures are returned as not scored; an iterator, which may be endless, is not read
         further. An exception in `on_answer` ends the run.
         """
         run = Run.for_panel(self.channels, panel, rounds, screen, on_answer or self.on_answer)

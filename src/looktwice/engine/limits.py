@@ -39,9 +39,9 @@ class Polling:
     grace: float = 60.0
     """After a crash: how long a batch that was about to be sent may take to show up at the vendor."""
     tries: int = 4
-    """The most attempts of a query that expired or failed transiently."""
+    """The maximum number of attempts of a query that expired or failed transiently."""
     faults: int = 20
-    """The most consecutive failures of polling a batch."""
+    """The maximum number of consecutive failures of polling a batch."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class RetryPolicy:
     """Limits on retries of failed calls, and when a run gives up; no effect on answers."""
 
     attempts: int = 6
-    """The most attempts of one query."""
+    """The maximum number of attempts of one query."""
     few: int = 3
-    """The most attempts after a failure that is rarely transient: an internal error, or an unreadable answer."""
+    """The maximum number of attempts after a rarely transient failure: an internal error, or an unreadable answer."""
     backoff: float = 0.5
     """Seconds before the second attempt; doubled for each further one."""
     refusals: int = 30
-    """The most rate-limit refusals of one query, which do not count as attempts."""
+    """The maximum number of rate-limit refusals of one query, which do not count as attempts."""
     longest: float = 60.0
     """The longest wait before another attempt, in seconds, unless the server asks for one."""
     longest_wait: float = 900.0
@@ -263,7 +263,8 @@ class Calls:
             answers = await self._classifier.label(prepared)
             if len(answers) != len(prepared):
                 raise PermanentError(
-                    f"the classifier gave {len(answers)} answers to another number of queries", code="reply-malformed"
+                    f"the classifier gave {len(answers)} answers to a different number of queries",
+                    code="reply-malformed",
                 )
         except BaseException as error:
             self._failed(error)
@@ -294,4 +295,4 @@ class Calls:
 
 
 def _ended() -> TransientError:
-    return TransientError("the call was ended from outside; run again")
+    return TransientError("the call was cancelled from outside; run again")

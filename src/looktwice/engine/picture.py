@@ -59,7 +59,7 @@ class Run:
         names = [classifier_of(view) or first for view, _ in slots]
         if unknown := set(names) - channels.keys():
             raise ViewError(
-                f"no classifier is called {min(unknown)!r}; there are {', '.join(channels)}", code="view-unknown"
+                f"no classifier is named {min(unknown)!r}; there are {', '.join(channels)}", code="view-unknown"
             )
         for name in dict.fromkeys(names):
             own = (drawn(view) for (view, _), who in zip(slots, names, strict=True) if who == name)
@@ -232,7 +232,7 @@ def _opened(picture: Picture, size: WorkingSize) -> Image:
     height, width, _ = image.pixels.shape
     if max(height, width) > LONGEST:
         raise ImageError(
-            f"a picture of {width} x {height} is too long; scale it to {LONGEST} pixels a side or less",
+            f"a picture of {width} x {height} is too large; scale it so that no side exceeds {LONGEST} pixels",
             code="image-too-large",
         )
     return image

@@ -36,7 +36,7 @@ class Cause(StrEnum):
     STOPPED = "stopped"
     """The run ended before the query was sent."""
     NO_LABEL = "no label"
-    """The classifier answered, but its answer held no label."""
+    """The classifier answered, but its answer contained no label."""
     CLASSIFIER = "classifier"
     """The classifier failed."""
 
@@ -236,7 +236,7 @@ def check_words(classifier: AnyClassifier, views: Iterable[View]) -> None:
             continue
         if not isinstance(classifier, Prompted):
             raise ViewError(
-                f"the view {view} changes the words of a question, and this classifier takes no prompt",
+                f"the view {view} changes the prompt, but this classifier does not use one",
                 code="view-unsupported",
             )
         classifier.words(phrasing)

@@ -29,7 +29,7 @@ MOST_AHEAD = 0.5
 """The largest share of extra claims beyond the concurrency, so that no call waits for a commit."""
 
 IN_A_BATCH = Failure(
-    Cause.STOPPED, "the query is in a batch whose results are not here; run with --batch to fetch them"
+    Cause.STOPPED, "the query is in a batch whose results are not in the ledger yet; run with --batch to fetch them"
 )
 ABANDONED = Failure(Cause.STOPPED, "the query was cancelled")
 
@@ -295,7 +295,8 @@ class Runner:
         if reply is None:
             return Failure(
                 Cause.CLASSIFIER,
-                "the stored reply was too long to keep, so it cannot be read in another way; name another ledger",
+                "the reply was too long to be stored in full, so it cannot be parsed again with "
+                "different settings; specify another ledger",
             )
         try:
             return self.classifier.reread(reply, stored.answer.status)
@@ -335,7 +336,7 @@ class Runner:
         if not short:
             return None
         if all(replace(each, queries_per_day=None, micros_per_day=None).covers(spend, price) for each, spend in short):
-            return "the budget of this day is spent; the next day begins at midnight in UTC"
+            return "the budget of this day is spent; the next day begins at midnight UTC"
         return "the budget is spent; raise it to continue"
 
     # Ending ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Files → images: decode untrusted bytes, and find pictures with their truths."""
+"""Files → images: decode untrusted bytes, and find pictures with their true labels."""
 
 from looktwice.images.collection import (
     ENDINGS,

@@ -1,4 +1,4 @@
-"""Collections of pictures with truths: files, folders, `labels.csv`, one folder per class, and `.npz`.
+"""Collections of pictures with true labels: files, folders, `labels.csv`, one folder per class, and `.npz`.
 
 Listing a collection decodes nothing. A `Picture` is small, can be pickled and sent to another process, and is decoded
 each time it is used; only the arrays of a few `.npz` files are cached per process.
@@ -43,9 +43,9 @@ from looktwice.images.npz import array_names, labelled_stack, stacked
 FILE_COLUMNS = ("file", "file_name", "filename", "path", "image", "picture")
 """The accepted names of the file column in a CSV; the first match counts."""
 COLUMN = "label"
-"""The default column of truths in a CSV."""
+"""The default column of true labels in a CSV."""
 NOT = "not"
-"""The column of excluded labels; a CSV with it may omit pictures, and leave truths empty."""
+"""The column of excluded labels; a CSV with it may omit pictures, and leave true labels empty."""
 TAGS = "tags"
 """The column of tags, used instead of labels: `cat;dog`, or empty."""
 PROBABILITY = "probability"
@@ -54,7 +54,7 @@ PROBABILITY = "probability"
 
 @dataclass(frozen=True, slots=True)
 class KnownTruth:
-    """The truth of a picture, or its excluded labels; neither if it was marked unsure."""
+    """The true label of a picture, or its excluded labels; neither if it was marked unsure."""
 
     truth: str | None = None
     excluded: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ def read_header(path: Path) -> list[str]:
 
 
 def read_truths(path: Path, column: str = COLUMN) -> dict[str, KnownTruth]:
-    """What a CSV with a column `file` (or another of `FILE_COLUMNS`) and this one tells of each file.
+    """The true label or tags of each file in a CSV with a column `file` (or another of `FILE_COLUMNS`) and this one.
 
     With a column `not` beside `label`, a row has a label in one of the two, or in neither if nobody could tell; a file
     may have several rows of excluded labels. A column `probability` has relative probabilities of selection for
@@ -87,7 +87,7 @@ def read_truths(path: Path, column: str = COLUMN) -> dict[str, KnownTruth]:
         has = ", ".join(map(shown, header[:20])) or "nothing"
         raise DataError(
             f"{where}: no column {' and no column '.join(lacking)}; the first line has {has}. Call the columns file "
-            "and label, or name that of the labels with --truths-column",
+            "and label, or specify the label column with --truths-column",
             code="file-malformed",
         )
     width, file, label = len(header), header.index(files), header.index(column)
@@ -101,7 +101,7 @@ def read_truths(path: Path, column: str = COLUMN) -> dict[str, KnownTruth]:
     ]
     if uneven:
         raise DataError(
-            f"{where}: {few(uneven, 'row')} not of {width} filled fields; quote texts that hold commas",
+            f"{where}: {few(uneven, 'row')} without exactly {width} filled fields; quote texts that contain commas",
             code="file-malformed",
         )
     names = [str(PurePosixPath(row[file])) for _, row in table]
@@ -129,7 +129,7 @@ def read_truths(path: Path, column: str = COLUMN) -> dict[str, KnownTruth]:
 
 
 def _tagged(rows: Iterable[tuple[str, str]], column: str, where: str) -> dict[str, KnownTruth]:
-    """All tags of each file, from one row or several; a label that a file has twice is a mistake."""
+    """All tags of each file, from one row or several; a label that occurs twice for a file is an error."""
     tags_by_file: dict[str, list[str]] = {}
     for name, text in rows:
         tags_by_file.setdefault(name, []).extend(split_tags(text) if column == TAGS else (text,))
@@ -143,8 +143,8 @@ def _tagged(rows: Iterable[tuple[str, str]], column: str, where: str) -> dict[st
 
 
 def read_coco(path: Path) -> dict[str, KnownTruth]:
-    """The categories of the instances in each picture, from JSON in COCO's form; a picture without any has no tag."""
-    with reading(path, "COCO's JSON of instances, with images, annotations and categories"):
+    """The categories of the instances in each picture, from COCO JSON; a picture without any has no tag."""
+    with reading(path, "COCO instances JSON, with images, annotations and categories"):
         content = json.loads(path.read_bytes())
         names = {each["id"]: str(each["name"]) for each in content["categories"]}
         tags: dict[object, dict[str, None]] = {each["id"]: {} for each in content["images"]}
@@ -177,17 +177,18 @@ if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".heic", ".heif", ".avif", ".bmp", ".tif", ".tiff", ".gif")
-"""Endings of the files that are taken from a folder, in any case."""
+"""Extensions of the files that are used from a folder, in upper or lower case."""
 
 
 def find(paths: Sequence[Path], max_pixels: int = MAX_PIXELS) -> Sequence[Picture]:
-    """The pictures in files, folders (with all folders below) and `.npz` files, without truths.
+    """The pictures in files, folders (including subfolders) and `.npz` files, without true labels.
 
     A folder given alone names its pictures by their path below it, sorted by code point; with several paths, each
-    name begins with the path as it was given. A file is taken whatever its ending; from a folder, only `ENDINGS`.
+    name begins with the path as it was given. A single file may have any extension; from a folder, only `ENDINGS` are
+    used.
     """
     if not paths:
-        raise DataError("no picture is named; give files or folders", code="pictures-none")
+        raise DataError("no pictures were given; give files or folders", code="pictures-none")
     here = Folder(Path(), max_pixels)
     pictures: Sequence[Picture]
     with reading(paths[0]):
@@ -201,7 +202,7 @@ def find(paths: Sequence[Path], max_pixels: int = MAX_PIXELS) -> Sequence[Pictur
             pictures = _among(paths[0], here)
     twice = repeated(picture.name for picture in pictures)
     if twice:
-        raise DataError(f"{few(twice, 'picture')} given twice; name each once", code="pictures-duplicate")
+        raise DataError(f"{few(twice, 'picture')} given twice; list each once", code="pictures-duplicate")
     return pictures
 
 
@@ -259,7 +260,7 @@ def one(item: PictureLike, name: str = "picture") -> Picture:
 
 
 def many(items: PicturesLike) -> Sequence[Picture]:
-    """Open pictures from any source; those in memory are named by their index."""
+    """Open pictures from any source; pictures in memory are named by their index."""
     if isinstance(items, str | Path):
         return find([Path(items)])
     if len(items) and all(isinstance(item, str | Path) for item in items):
@@ -268,7 +269,7 @@ def many(items: PicturesLike) -> Sequence[Picture]:
 
 
 def of_several(path: Path, picture: Picture) -> Picture:
-    """A picture of one of several collections, whose name begins with the path of that."""
+    """A picture from one of several collections, whose name is prefixed with the path of its collection."""
     if isinstance(picture.source, Folder):
         name = (picture.source.root / picture.name).as_posix()
         return replace(picture, name=name, source=Folder(Path(), picture.source.max_pixels))
@@ -284,7 +285,7 @@ def has_truths(items: PicturesLike) -> bool:
 
 
 def with_truths(pictures: Sequence[Picture], labels: Iterable[object]) -> list[Picture]:
-    """The pictures with a truth each, or a list or set of tags each; their numbers must agree."""
+    """The pictures with one true label each, or with a list or set of tags each; the numbers must agree."""
     truths = list(labels)
     if len(truths) != len(pictures):
         raise DataError(
@@ -306,7 +307,7 @@ def with_truths(pictures: Sequence[Picture], labels: Iterable[object]) -> list[P
 def labelled(
     path: Path, truths: Path | None = None, max_pixels: int = MAX_PIXELS, column: str = COLUMN
 ) -> list[Picture]:
-    """The pictures of a collection with their truths, sorted by name.
+    """The pictures of a collection with their true labels, sorted by name.
 
     `path` is a folder with a `labels.csv` (columns `file` and `label`), a folder with one folder per class, or an
     `.npz` with `images`, `labels` and `class_names`. `truths` is a CSV like `labels.csv` that lies elsewhere, and
@@ -320,29 +321,32 @@ def labelled(
         if truths is not None:
             return _with_table(path, truths, max_pixels, column)
         if column != COLUMN:
-            what = f"{shown(str(path))}: no labels.csv that could have a column {shown(column)}"
-            raise DataError(f"{what}; name the CSV with --truths, or leave out --truths-column", code="option-conflict")
+            what = f"{shown(str(path))}: there is no labels.csv with a column {shown(column)}"
+            raise DataError(
+                f"{what}; specify the CSV with --truths, or leave out --truths-column", code="option-conflict"
+            )
         return labelled_stack(path, max_pixels) if _is_npz(path) else _by_class(path, max_pixels)
 
 
 def open_all_labelled(paths: Sequence[Path], truths: Path | None = None, column: str = COLUMN) -> list[Picture]:
-    """The pictures of one collection or several; of several, each name begins with the path as it was given."""
+    """The pictures of one or more collections; if there are several, each name is prefixed with the path as given."""
     if len(paths) == 1:
         return labelled(paths[0], truths, column=column)
     pictures = [of_several(path, picture) for path in paths for picture in labelled(path, truths, column=column)]
     if twice := repeated(picture.name for picture in pictures):
-        raise DataError(f"{few(twice, 'picture')} given twice; name each once", code="pictures-duplicate")
+        raise DataError(f"{few(twice, 'picture')} given twice; list each once", code="pictures-duplicate")
     return pictures
 
 
 def of_kind(pictures: Sequence[Picture], kind: Kind) -> Sequence[Picture]:
-    """The pictures, if all truths are of this kind; where tags are wanted, labels with `;` between them are tags."""
+    """The pictures, if all true labels are of this kind; where tags are required, labels separated by `;` are tags."""
     if kind == "tags" and any(";" in (picture.truth or "") for picture in pictures):
         pictures = [p if p.truth is None else replace(p, truth=None, tags=split_tags(p.truth)) for p in pictures]
     forms = {_form(picture) for picture in pictures}
     if None in forms:
         raise FitError(
-            "the truth of every picture is needed; give labels, or a collection that has them", code="labels-missing"
+            "the true label of every picture is needed; give labels, or a collection that has them",
+            code="labels-missing",
         )
     if not forms <= {kind}:
         raise DataError(_OTHER_FORM[kind], code="labels-unmatched")
@@ -356,10 +360,10 @@ def _form(picture: Picture) -> Kind | None:
 
 
 _OTHER_FORM: dict[Kind, str] = {
-    "tags": "the classifier returns tags, and these truths are one label a picture; give all tags of each: a column "
-    "`tags` in the CSV (cat;dog), several rows a file, COCO's JSON, or a list of tags a picture",
-    "label": "these truths are tags, several a picture, and the classifier is asked for one label; describe it with "
-    'answer = "tags", or give one label a picture',
+    "tags": "the classifier returns tags, but there is one true label per picture; give all tags of each: a column "
+    "`tags` in the CSV (cat;dog), several rows per file, COCO JSON, or a list of tags per picture",
+    "label": "there are several true tags per picture, but the classifier is asked for one label; describe it with "
+    'answer = "tags", or give one label per picture',
 }
 
 
@@ -388,14 +392,14 @@ def _listed(root: Path) -> list[str]:
     names = sorted(name for name in _walk(root) if name.lower().endswith(ENDINGS))
     if not names:
         raise DataError(
-            f"{shown(str(root))}: no picture in this folder; pictures end with {' '.join(ENDINGS)}",
+            f"{shown(str(root))}: no picture in this folder; the extensions of pictures are {' '.join(ENDINGS)}",
             code="pictures-none",
         )
     return names
 
 
 def _walk(root: Path) -> Iterator[str]:
-    """List files below a folder, except hidden ones. Each folder is read once, so that links in a ring come to an end.
+    """List files below a folder, except hidden ones. Each folder is read once, so that circular links terminate.
 
     Links to folders are followed last, so that what really lies below the root keeps its own name; links to a folder
     above the root, or above the link, are not followed.
@@ -432,18 +436,18 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
 
 
 def _by_class(root: Path, max_pixels: int) -> list[Picture]:
-    """One folder per class: the truth is the first folder below the root."""
+    """One folder per class: the true label is the name of the first folder below the root."""
     if root.exists() and not root.is_dir():
         raise DataError(
-            f"{shown(str(root))}: no collection with truths; give a folder or an .npz, or name a CSV",
+            f"{shown(str(root))}: not a collection with true labels; give a folder or an .npz, or specify a CSV",
             code="labels-unmatched",
         )
     pictures = find([root], max_pixels)
     loose = [picture.name for picture in pictures if "/" not in picture.name]
     if loose:
-        what = f"{shown(str(root))}: {few(loose, 'picture')} without a truth"
+        what = f"{shown(str(root))}: {few(loose, 'picture')} without a true label"
         raise DataError(
-            f"{what}; put a labels.csv (file,label) beside them or each into the folder of its class",
+            f"{what}; add a labels.csv (file,label) beside them, or move each into the folder of its class",
             code="labels-unmatched",
         )
     with reading(root), os.scandir(root) as entries:
@@ -452,7 +456,7 @@ def _by_class(root: Path, max_pixels: int) -> list[Picture]:
     idle = sorted(truths.keys() - {picture.truth for picture in labelled_pictures})
     if idle:
         raise DataError(
-            f"{shown(str(root))}: {few(idle, 'class folder')} without a picture; fill or remove it",
+            f"{shown(str(root))}: {few(idle, 'class folder')} without a picture; add pictures or remove it",
             code="labels-unmatched",
         )
     return labelled_pictures
@@ -470,23 +474,23 @@ def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[P
     growing = is_coco or (column == COLUMN and {NOT, TAGS} & {*read_header(table)})  # people still label with it
     if bare and not growing:
         raise DataError(
-            f"{where}: {few(bare, 'picture')} without a truth; add a row for each, move them "
-            "away, or add a column `not` to use the others only: it may stay empty",
+            f"{where}: {few(bare, 'picture')} without a true label; add a row for each, move them "
+            "away, or add a column `not`, which may be left empty, to use only the others",
             code="labels-unmatched",
         )
     for name in truths.keys() - sources.keys() if path.is_dir() else ():
         below = ".." not in PurePosixPath(name).parts and not name.startswith("/")
-        if below and (path / name).is_file():  # a file of an unusual ending is taken because a row names it
+        if below and (path / name).is_file():  # a file with another extension is used because a row names it
             sources[name] = Folder(path, max_pixels)
     lost = sorted(truths.keys() - sources.keys())
-    if lost and not (is_coco and len(lost) < len(truths)):  # COCO's files are often about more pictures
+    if lost and not (is_coco and len(lost) < len(truths)):  # COCO files often cover more pictures
         raise DataError(
-            f"{where}: {few(lost, 'truth')} without a picture in {shown(str(path))}; remove the rows",
+            f"{where}: {few(lost, 'true label')} without a picture in {shown(str(path))}; remove the rows",
             code="labels-unmatched",
         )
     useful = {name: each for name, each in truths.items() if each.truth or each.excluded or each.tags is not None}
     if not useful:
-        raise DataError(f"{where}: holds no label; label some pictures with: looktwice label", code="labels-missing")
+        raise DataError(f"{where}: contains no label; label some pictures with: looktwice label", code="labels-missing")
     known = {name: useful[name] for name in (sorted(useful) if path.is_dir() else sources) if name in useful}
     return [
         Picture(name, t.truth, sources[name], t.excluded, t.probability, t.tags)

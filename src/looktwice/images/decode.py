@@ -37,10 +37,10 @@ IN_ROWS = 4
 BYTES_A_PIXEL = 7
 """Bytes per pixel while decoding: Pillow's four, and three of the array."""
 TOGETHER = 256 * 2**20
-"""The most bytes for all pictures being decoded, unless one alone needs more."""
+"""The maximum total memory in bytes for pictures being decoded, unless a single one needs more."""
 
 MOST_SCANS = 100
-"""The most scans of a JPEG; programs write about ten."""
+"""The maximum number of scans of a JPEG; programs write about ten."""
 
 _JPEG = b"\xff\xd8\xff"
 
@@ -78,7 +78,7 @@ def load(path: Path, max_pixels: int = MAX_PIXELS, size: WorkingSize | None = No
     except OSError as fault:
         reason = fault.strerror or type(fault).__name__
         raise ImageError(
-            f"cannot be read ({reason}); check the path and its rights", shown(str(path)), code="image-missing"
+            f"cannot be read ({reason}); check the path and its permissions", shown(str(path)), code="image-missing"
         ) from fault
     except ValueError as fault:
         raise ImageError(f"not a usable file name ({fault})", shown(str(path)), code="image-missing") from fault
@@ -96,14 +96,14 @@ def converted(picture: PillowImage) -> NDArray[np.uint8]:
 
 
 class MemoryLimit:
-    """Lets pictures be decoded in parallel within a limit of bytes; a larger one waits and is decoded alone."""
+    """Limits the memory of pictures decoded in parallel; a picture above the limit waits and is decoded alone."""
 
     def __init__(self, most: int) -> None:
         self._most, self._taken, self._changed = most, 0, Condition()
 
     @contextmanager
     def reserve(self, wanted: int) -> Iterator[None]:
-        """Reserves `wanted` bytes while a picture is decoded."""
+        """Reserve `wanted` bytes while a picture is decoded."""
         with self._changed:
             self._changed.wait_for(lambda: not self._taken or self._taken + wanted <= self._most)
             self._taken += wanted
@@ -122,10 +122,10 @@ def _read(path: Path) -> bytes:
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
         what = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
-        raise ImageError(f"it is {what}; give the file of a picture", shown(str(path)), code="image-unsupported")
+        raise ImageError(f"it is {what}; give a picture file", shown(str(path)), code="image-unsupported")
     if status.st_size > MAX_BYTES:
         raise ImageError(
-            f"{status.st_size:,} bytes; files up to {MAX_BYTES:,} bytes are read",
+            f"{status.st_size:,} bytes; files of up to {MAX_BYTES:,} bytes are read",
             shown(str(path)),
             code="image-too-large",
         )
@@ -136,7 +136,7 @@ def _check_size(size: tuple[int, int], max_pixels: int) -> None:
     width, height = size
     if width * height > max_pixels:
         what = f"{width} x {height} pixels is more than the limit of {max_pixels:,}"
-        raise ImageError(f"{what}; make it smaller or raise the limit", code="image-too-large")
+        raise ImageError(f"{what}; scale it down or raise the limit", code="image-too-large")
 
 
 def _opened(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
@@ -157,7 +157,7 @@ def _opened(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
 
 
 def _jpeg(data: bytes) -> tuple[ImageFile, bytes]:
-    """Also the first picture of an MPO, the pair of pictures that some phones write."""
+    """Also accepts an MPO, the pair of pictures that some phones write, and uses its first."""
     from PIL.JpegImagePlugin import JpegImageFile
 
     _check_scans(data)
@@ -193,7 +193,8 @@ def _check_scans(data: bytes) -> None:
         scans += kind == _SCAN
         if scans > MOST_SCANS:
             raise ImageError(
-                f"a JPEG of more than {MOST_SCANS} scans, which would take long; save it again", code="image-too-large"
+                f"a JPEG of more than {MOST_SCANS} scans, which would take too long to decode; save it again",
+                code="image-too-large",
             )
         at = marker.end()
         if kind not in _ALONE:
@@ -254,7 +255,7 @@ def _bmp(data: bytes) -> tuple[ImageFile, bytes]:
 
 
 def _heif(data: bytes) -> tuple[ImageFile, bytes]:
-    """HEIC, which phones write, and AVIF: two codecs in one container, whose brands tell which; nothing else."""
+    """Accepts only HEIC, which phones write, and AVIF: two codecs in one container, identified by its brands."""
     brands = data[8 : int.from_bytes(data[:4])] if data[4:8] == b"ftyp" else b""
     try:
         if b"avif" in brands:
@@ -268,7 +269,7 @@ def _heif(data: bytes) -> tuple[ImageFile, bytes]:
             return HeifImageFile(io.BytesIO(data)), b""  # turned upright while it is decoded
     except ImportError:
         raise ImageError("HEIC and AVIF pictures need: pip install 'looktwice[heif]'", code="extra-missing") from None
-    raise ImageError("not a picture that can be read; convert it to JPEG or PNG", code="image-unsupported")
+    raise ImageError("not a readable picture; convert it to JPEG or PNG", code="image-unsupported")
 
 
 def reads_heic() -> bool:
@@ -289,7 +290,7 @@ def _gif(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
 
 
 def _gif_frame(data: bytes, at: int) -> tuple[bytes, int]:
-    """Where the first frame begins, and the block before it that tells its transparent colour."""
+    """The offset of the first frame, and the block before it that specifies its transparent colour."""
     control = b""
     while data[at] != 0x2C:
         if data[at] != 0x21:
@@ -336,7 +337,7 @@ _TIFF_LIMITS = {
     # lists: bits, places and lengths of strips and tiles, colour map, extra channels, JPEG tables, YCbCr
     **dict.fromkeys((258, 273, 279, 320, 324, 325, 338, 339, 347, 529, 530, 532), 200_000),
 }
-"""The most values of each tag that affects pixels; other tags are dropped."""
+"""The maximum number of values of each tag that affects pixels; other tags are dropped."""
 
 _TIFF_WIDTHS = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}
 """Bytes of one value, by type."""
@@ -370,13 +371,13 @@ class _Directory:
             yield self.entry.unpack_from(block, first + number * self.entry.size)
 
     def packed(self, entries: list[tuple[int, int, int, bytes]]) -> bytes:
-        """A directory of these entries that is the last of its file."""
+        """Encode these entries as the last directory of a file."""
         body = b"".join(self.entry.pack(*entry) for entry in entries)
         return self.number.pack(len(entries)) + body + bytes(self.offset.size)
 
 
 def _tiff(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
-    """The first page. A TIFF is laid out like an EXIF block, so it stands for its own."""
+    """The first page. A TIFF has the same layout as an EXIF block, so it is used as its own."""
     from PIL.TiffImagePlugin import TiffImageFile
 
     picture = TiffImageFile(io.BytesIO(_tiff_essential(data)))
@@ -390,7 +391,7 @@ def _tiff(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
 
 
 def _tiff_essential(data: bytes) -> bytes:
-    """The TIFF with one page, whose directory holds only sound entries that matter for its pixels."""
+    """The TIFF with one page, whose directory contains only valid entries that affect its pixels."""
     directory, kept, unread = _Directory.parse(data), {}, len(data)
     if directory.start < 8 * (directory.offset.size // 4):
         raise ImageError("broken or cut off (a TIFF directory inside the header); replace the file")

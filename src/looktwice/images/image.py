@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from looktwice.errors import DataError, ImageError, shown
 
 MAX_PIXELS = 64_000_000
-"""The default limit of pixels that are decoded."""
+"""The default limit on the number of pixels that are decoded."""
 SMALL = 64
 """The longer side in pixels up to which a thumbnail is lossless, since single pixels may be visible."""
 QUALITY = 82
@@ -32,11 +32,11 @@ class WorkingSize:
     """The largest size that a classifier can use; larger pictures are scaled down once, before views are drawn."""
 
     long: int | None = None
-    """Pixels of the longer side, at most."""
+    """The maximum longer side in pixels."""
     short: int | None = None
-    """Pixels of the shorter side, at most."""
+    """The maximum shorter side in pixels."""
     spared: int = 0
-    """Width times height up to which a picture is left as it is."""
+    """The product of width and height up to which a picture is not scaled."""
 
     def scaled(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of such a picture at this size; never more than it has, and at least 1 each."""
@@ -77,7 +77,7 @@ class Image:
     def reduced(
         cls, pixels: NDArray[np.uint8], size: tuple[int, int], original_size: tuple[int, int], digest: str
     ) -> Image:
-        """The image of an RGB array that is scaled down to this height and width, under its picture's own digest."""
+        """The image of an RGB array scaled down to this height and width, with the digest of the full picture."""
         height, width = size
         small = np.asarray(cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
         image = cls(_frozen(small), original_size)
@@ -85,7 +85,7 @@ class Image:
         return image
 
     def within(self, size: WorkingSize | None) -> Image:
-        """The same at a working size, with the digest of all its pixels; itself where it is no larger."""
+        """The image at a working size, with the digest of all its pixels; unchanged if it is no larger."""
         height, width, _ = self.pixels.shape
         target = size.scaled(height, width) if size else (height, width)
         if target == (height, width):
@@ -100,7 +100,7 @@ class Image:
 
     @property
     def digest(self) -> str:
-        """32 hex digits that name the picture, whatever its working size; worked out when first asked for.
+        """32 hex digits that identify the picture at any working size; computed on first use.
 
         They depend on the shape and the pixels alone, or on the bytes of a file that was never decoded in full.
         """
@@ -125,7 +125,7 @@ class Image:
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     """PNG of an RGB array.
 
-    OpenCV's own setting (level 1, run lengths, one filter) is kept: for photos of 224 px it took 1.75 ms and 95 KB,
+    OpenCV's default (level 1, run lengths, one filter) is kept: for photos of 224 px it took 1.75 ms and 95 KB,
     where level 0 took 1.63 ms and 151 KB, level 1 with adaptive filters 3.3 ms and 88 KB, level 3 4.8 ms and 86 KB.
     """
     return _encoded(".png", pixels, [])
@@ -140,7 +140,7 @@ def encode_jpeg(pixels: NDArray[np.uint8], quality: int, *, full_colour: bool = 
 
 
 def file_digest(data: bytes) -> str:
-    """32 hex digits of the bytes of a file."""
+    """32 hex digits that identify the bytes of a file."""
     state = hashlib.blake2b(b"file\n", digest_size=16)
     state.update(data)
     return state.hexdigest()
@@ -150,7 +150,7 @@ def file_digest(data: bytes) -> str:
 def reading(path: Path, form: str = "") -> Iterator[None]:
     """Converts errors of reading a file or folder to one line with its name.
 
-    With the `form` that a file should have, also whatever a damaged one raises.
+    With `form`, the expected file format, it also converts any exception that a damaged file raises.
     """
     try:
         yield
@@ -159,7 +159,7 @@ def reading(path: Path, form: str = "") -> Iterator[None]:
     except OSError as fault:
         why = fault.strerror or " ".join(str(fault).split()) or type(fault).__name__
         raise DataError(
-            f"{shown(str(path))}: cannot be read ({why}); check the path and its rights", code="file-unreadable"
+            f"{shown(str(path))}: cannot be read ({why}); check the path and its permissions", code="file-unreadable"
         ) from fault
     except Exception as fault:  # each format has its own kinds
         if not form:
@@ -188,7 +188,7 @@ def _three_channels(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _on_white(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """RGB of RGBA on a white ground, rounded to the nearest; in strips, because the products need two bytes each."""
+    """RGB of RGBA on a white ground, rounded to the nearest; computed in strips, since each product needs two bytes."""
     rgb = np.empty((*pixels.shape[:2], 3), np.uint8)
     rows = max(1, 2**20 // pixels.shape[1])
     for top in range(0, len(pixels), rows):
@@ -233,9 +233,9 @@ Stamp = tuple[int, ...]
 
 
 class Source(Protocol):
-    """The interface of a source: reads the pixels of a name, at a working size.
+    """The interface of a source: reads the pixels of the picture with a name, at a working size.
 
-    One of files also has `stamp(name)`, that of the file, which raises an OSError if it is not there.
+    A source of files also has `stamp(name)`, the stamp of the file, which raises an OSError if the file is missing.
     """
 
     def image(self, name: str, size: WorkingSize | None = None) -> Image: ...
@@ -243,17 +243,17 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture that is decoded when asked: its name, unique in its collection, and its truth if known."""
+    """A picture that is decoded on demand: its name, unique in its collection, and its true label if known."""
 
     name: str
     truth: str | None
     source: Source = field(repr=False)
     excluded: tuple[str, ...] = ()
-    """Labels known to be wrong, if the truth is otherwise unknown."""
+    """Labels known to be wrong, if the true label is otherwise unknown."""
     probability: float = 1.0
     """The relative probability of selection for labelling, in (0, 1]; 1 if equal."""
     tags: tuple[str, ...] | None = None
-    """All tags that apply, if its truth is a set of tags."""
+    """All tags that apply, if it is labelled with tags."""
 
     def image(self, size: WorkingSize | None = None) -> Image:
         """Decode the picture, scaled down to a working size if larger.
@@ -272,7 +272,7 @@ class Picture:
 
 
 class Collection(Sequence[Picture]):
-    """Pictures of one source, without truths; each `Picture` is created on demand, and only names take memory."""
+    """Pictures of one source, without true labels; each `Picture` is created on demand, so only names take memory."""
 
     def __init__(self, names: Sequence[str], source: Source) -> None:
         self._names, self._source = names, source

@@ -29,13 +29,13 @@ LOCAL_HEADER = struct.Struct("<26xHH")
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The header of an array whose data the file really holds."""
+    """The header of an array whose data the file does contain."""
 
     shape: tuple[int, ...]
     kind: "np.dtype[np.generic]"
     fortran: bool
     offset: int | None
-    """Where the first number is in the file; None if it is compressed."""
+    """The offset of the first number in the file; None if it is compressed."""
 
 
 def array_names(path: Path) -> list[str]:
@@ -45,7 +45,7 @@ def array_names(path: Path) -> list[str]:
 
 
 def read_header(path: Path, name: str) -> Header:
-    """The header of an array; a DataError if the file cannot hold what it claims."""
+    """The header of an array; raises a DataError if the file cannot contain what it declares."""
     with reading(path, NPZ), zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
         version, info = np.lib.format.read_magic(member), archive.getinfo(f"{name}.npy")
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -62,25 +62,26 @@ def read_header(path: Path, name: str) -> Header:
     beyond = offset is not None and offset + claimed > real
     if min(shape, default=1) < 0 or start + claimed != info.file_size or beyond:
         raise DataError(
-            f"{shown(str(path))}: {name} claims {shape} numbers that are not there; save it again",
+            f"{shown(str(path))}: {name} declares {shape} numbers, which the file does not contain; save it again",
             code="file-malformed",
         )
     if shape and shape[0] > real:
         raise DataError(
-            f"{shown(str(path))}: {name} claims {shape[0]:,} entries in {real:,} bytes; save it again",
+            f"{shown(str(path))}: {name} declares {shape[0]:,} entries in {real:,} bytes; save it again",
             code="file-malformed",
         )
     return Header(shape, kind, fortran, offset)
 
 
 def read_array(path: Path, name: str) -> "NDArray[np.generic]":
-    """The whole array; a DataError if it is too large for that."""
+    """The whole array; raises a DataError if it is too large."""
     header = read_header(path, name)
     size = math.prod(header.shape) * header.kind.itemsize
     if size > MOST_BYTES:
         raise DataError(
-            f"{shown(str(path))}: {name} takes {size / 1e9:,.1f} GB when unpacked, at most {MOST_BYTES / 1e9:.1f} are "
-            "read; save it with numpy.savez, without compression, which is read picture by picture",
+            f"{shown(str(path))}: {name} takes {size / 1e9:,.1f} GB when unpacked, but at most "
+            f"{MOST_BYTES / 1e9:.1f} are read; save it with numpy.savez, without compression, "
+            "which is read picture by picture",
             code="image-too-large",
         )
     with reading(path, NPZ), zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
@@ -93,11 +94,11 @@ def read_array(path: Path, name: str) -> "NDArray[np.generic]":
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Pictures in a compressed array; a name ends with `#` and the place in the array."""
+    """Pictures in a compressed array; a name ends with `#` and the index in the array."""
 
     path: Path
     listed: Stamp
-    """That of the file when it was listed."""
+    """The stamp of the file when it was listed."""
 
     def stamp(self, name: str) -> Stamp:
         return stamp_of(self.path)
@@ -173,7 +174,7 @@ def stacked(path: Path, name: str, max_pixels: int) -> Sequence[Picture]:
         )
     if 0 in shape:
         raise DataError(
-            f"{where}: images have shape {shape}, so there is no picture; give at least one", code="pictures-none"
+            f"{where}: images have shape {shape}, so it contains no picture; give at least one", code="pictures-none"
         )
     if shape[1] * shape[2] > max_pixels:
         raise DataError(
@@ -196,7 +197,8 @@ def labelled_stack(path: Path, max_pixels: int) -> list[Picture]:
     twice = repeated(classes or ())
     if twice:
         raise DataError(
-            f"{where}: {few(twice, 'class name')} used for two classes; give each class its own", code="file-malformed"
+            f"{where}: {few(twice, 'class name')} used for two classes; give each class a different name",
+            code="file-malformed",
         )
     if labels.ndim == 2 and labels.shape[1] > 1:
         return _tagged_stack(pictures, labels, classes, where)
@@ -212,7 +214,7 @@ def labelled_stack(path: Path, max_pixels: int) -> list[Picture]:
 def _tagged_stack(
     pictures: Sequence[Picture], labels: "NDArray[np.generic]", tags: Sequence[str] | None, where: str
 ) -> list[Picture]:
-    """Pictures with a column of 0 and 1 for each tag."""
+    """Pictures with one column of 0 and 1 per tag."""
     if tags is None or labels.shape != (len(pictures), len(tags)) or not np.isin(labels, (0, 1)).all():
         wanted = f"a row of 0 and 1 for each of {len(pictures)} pictures, with a class name for each column"
         raise DataError(f"{where}: labels of shape {labels.shape} are not tags; give {wanted}", code="file-malformed")
@@ -223,9 +225,9 @@ def _tagged_stack(
 
 
 def named_truths(path: Path, labels: "NDArray[np.generic]", names: Sequence[str] | None) -> list[str]:
-    """Map labels to truths: numbers to class names, strings to themselves.
+    """Map stored labels to true labels: numbers to class names, strings to themselves.
 
-    Numbers without class names become texts. A DataError lists labels that no class name stands for.
+    Numbers without class names become texts. Raises a DataError that lists labels without a class name.
     """
     if labels.dtype.kind not in "iu":
         texts = _texts(path, labels)
@@ -257,5 +259,7 @@ def _texts(path: Path, array: "NDArray[np.generic]") -> list[str]:
         texts = [sys.intern(t if isinstance(t, str) else t.decode()) for t in array.tolist()]
     blank = [f"#{number}" for number, text in enumerate(texts) if not text]
     if blank:
-        raise DataError(f"{where}: {few(blank, 'label')} empty; every picture needs a truth", code="labels-missing")
+        raise DataError(
+            f"{where}: {few(blank, 'label')} empty; every picture needs a true label", code="labels-missing"
+        )
     return texts

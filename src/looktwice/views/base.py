@@ -81,7 +81,7 @@ CLASSIFIER_NAME = re.compile(r"[^\s@*]{1,60}")
 
 
 class Between(NamedTuple):
-    """The numbers from low to high, both allowed."""
+    """The numbers from low to high, both included."""
 
     low: float
     high: float
@@ -90,13 +90,13 @@ class Between(NamedTuple):
 
 
 class Argument(NamedTuple):
-    """A number or a word that a view is made of."""
+    """A parameter of a view: a number or a word."""
 
     name: str
     allowed: Between | tuple[str, ...]
     """The range of a number, or the words to choose from."""
     default: object
-    """MISSING where it must be given."""
+    """MISSING if it is required."""
 
 
 @dataclass(frozen=True)
@@ -124,9 +124,9 @@ class View(ABC):
 
     @abstractmethod
     def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
-        """Fills `out`, (n, height, width, 3), with the picture as each of the n questions shows it; returns nothing.
+        """Fills `out`, (n, height, width, 3), with the picture as each of the n queries shows it; returns nothing.
 
-        `part` is the place of this view in a chain, or 0; `chance` gives each question and part its random numbers.
+        `part` is the place of this view in a chain, or 0; `chance` returns the random numbers of each query and part.
         """
 
     def phrased(self, asked: Phrasing, digest: str) -> Phrasing:
@@ -156,7 +156,7 @@ class View(ABC):
 
 
 def draw(view: View, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
-    """Draw a view into `out`; raise an error if its `draw` returns pixels instead of writing them."""
+    """Draw a view into `out`; raise an error if its `draw` returns a value instead of writing the pixels."""
     if view.draw(part, questions, picture, out) is not None:
         raise ViewError(
             f"{view.text}: draw returned a value; it must write the pixels into out, as in out[:] = …, and return None",
@@ -181,13 +181,13 @@ class Worded(View):
 class Question(NamedTuple):
     """A query about a picture; the pixels and words that are shown depend on this alone.
 
-    A tuple, because every picture makes many and they are keys: it is made and hashed in half the time.
+    A tuple, because each picture has many and they are used as keys: creating and hashing it takes half the time.
     """
 
     digest: str
     view: View
     seed: int
-    """0 for a fixed view, so that its stored answers are found under any seed."""
+    """0 for a fixed view, so that its stored answers are found with any seed."""
     index: int  # type: ignore[assignment]
 
     @property
@@ -224,7 +224,7 @@ def register(family: type[Family]) -> type[Family]:
     known = REGISTERED.setdefault(name, family)
     if (known.__module__, known.__qualname__) != (family.__module__, family.__qualname__):
         raise ViewError(
-            f"the view {where} cannot be called {name!r} like that of {known.__module__}; rename the class",
+            f"the view {where} cannot be named {name!r} like the one in {known.__module__}; rename the class",
             code="view-plugin",
         )
     REGISTERED[name] = family  # a class that is defined again, as in a notebook, replaces itself
@@ -232,7 +232,7 @@ def register(family: type[Family]) -> type[Family]:
 
 
 def name_of(family: type[View]) -> str:
-    """The name of a family, with which the texts of its views begin."""
+    """The name of a family, which is the beginning of the texts of its views."""
     return family.__name__.lower()
 
 
@@ -278,11 +278,11 @@ def _checked(family: type[View], argument: Argument, value: object) -> object:
 
 
 def printed(value: object) -> str:
-    """A number as short as it goes and without the + that joins views, or a word."""
+    """A number in its shortest form, without the + that joins views, or a word."""
     return repr(value).removesuffix(".0").replace("e+", "e") if isinstance(value, float | int) else str(value)
 
 
 def short(value: object) -> str:
-    """A value as a message shows it: quoted, and cut where it is long."""
+    """A value as shown in messages: quoted, and truncated if long."""
     text = repr(str(value))
     return text if len(text) <= 60 else f"{text[:56]}…'"

@@ -46,7 +46,7 @@ class Gaussian(View):
 
 @lru_cache(maxsize=32)
 def _normal_levels(sigma: float) -> NDArray[np.int16]:
-    """65,536 equally likely levels of noise, up to 4.3 sigma; looking them up beats drawing normal numbers by far.
+    """65,536 equally likely levels of noise, up to 4.3 sigma; a lookup is much faster than drawing normal numbers.
 
     Pixels are whole numbers, so rounding the noise here rounds the sum.
     """
@@ -93,7 +93,7 @@ class Elastic(Sampled):
                 yield piece(first * pixels + start, x[:, some], y[:, some], 0, self.interpolation == "nearest")
 
     def _points(self, part: int, questions: Sequence[Question], height: int, width: int) -> Points:
-        """(2, 1, n·height·width): the x and y that n draws show."""
+        """(2, 1, n·height·width): the source x and y of n draws."""
         bits = words(questions, part, -(-height * width // 2)).view(np.int16)
         noise = bits[:, : 2 * height * width].reshape(-1, 2, height, width)
         points = np.empty((2, len(questions), height, width), np.float32)
@@ -108,7 +108,7 @@ class Elastic(Sampled):
 
 @lru_cache(maxsize=32)
 def _kernels(alpha: float, sigma: float) -> tuple[Points, Points]:
-    """A Gaussian cut at 4 sigma, and the same times what makes ±alpha/2 pixels of the 16-bit noise."""
+    """A Gaussian truncated at 4 sigma, and the same kernel scaled so that the 16-bit noise becomes ±alpha/2 pixels."""
     kernel = np.asarray(cv2.getGaussianKernel(int(8 * sigma + 1) | 1, sigma, cv2.CV_32F), np.float32)
     return kernel, kernel * np.float32(alpha / 2 / 32_768)
 
@@ -180,7 +180,7 @@ class Turn(Sampled, Moving):
 @register
 @dataclass(frozen=True)
 class Shift(Sampled, Moving):
-    """The picture moved by shares of its width and height."""
+    """The picture shifted by fractions of its width and height."""
 
     right: Annotated[float, Between(-1, 1)]
     down: Annotated[float, Between(-1, 1)]
@@ -200,7 +200,7 @@ class Shift(Sampled, Moving):
 @register
 @dataclass(frozen=True)
 class Zoom(Sampled, Moving):
-    """The picture enlarged about its centre; below 1 it shrinks."""
+    """The picture enlarged about its centre, or shrunk by a factor below 1."""
 
     factor: Annotated[float, Between(0.1, 10)]
 
@@ -223,7 +223,7 @@ class Tone(View):
     grey: Annotated[float, Between(0, 1)] = 0.0
     """The share of colour that is removed."""
     cast: Annotated[float, Between(-1, 1)] = 0.0
-    """Red gains this share and blue loses it: above 0 is warmer, below 0 colder."""
+    """Red gains this share and blue loses it: positive is warmer, negative is colder."""
 
     @property
     def adjective(self) -> str:
@@ -243,7 +243,7 @@ class Tone(View):
 
     @cached_property
     def _matrix(self) -> Floats:
-        """(3, 4): red, green, blue and 1 make the new red, green and blue."""
+        """(3, 4): the matrix that maps red, green, blue and 1 to the new red, green and blue."""
         gains = np.array([1 + self.cast, 1, 1 - self.cast])[:, None]
         grey = np.tile([0.299, 0.587, 0.114], (3, 1))
         mix = self.contrast * ((1 - self.grey) * np.eye(3) + self.grey * grey)
@@ -290,7 +290,7 @@ class Crop(Sampled, Moving):
 @register
 @dataclass(frozen=True)
 class Perspective(Sampled):
-    """The picture in perspective: above 0 the right and the lower edge move closer, below 0 away."""
+    """The picture in perspective: positive values move the right and lower edges closer, negative ones away."""
 
     adjective = "tilted"
     across: Annotated[float, Between(-0.45, 0.45)]
@@ -334,7 +334,7 @@ class Occlude(View):
         out[:, self._covered(height, width)] = 128 if self.fill == "grey" else (total + pixels // 2) // pixels
 
     def _covered(self, height: int, width: int) -> NDArray[np.bool_]:
-        """(height, width): whether a pixel is covered; its own centre decides."""
+        """(height, width): whether each pixel is covered, decided by its centre."""
         y, x = ((np.arange(side) + 0.5) / side for side in (height, width))
         if self.where in ("left", "right"):
             return np.broadcast_to((x if self.where == "left" else 1 - x) < self.share, (height, width))
@@ -380,7 +380,7 @@ class Resample(View):
 class Jpeg(View):
     """The picture after JPEG compression (4:2:0) at a quality.
 
-    Its pixels are those of libjpeg-turbo's accurate whole-number transform, which the wheels of OpenCV bring along.
+    Its pixels are those of libjpeg-turbo's accurate whole-number transform, which OpenCV's wheels include.
     """
 
     adjective = "compressed"

@@ -1,4 +1,4 @@
-"""Views made of others, and panels: parse `mirror+turn:10` or `rotation:30*10`, and make their queries."""
+"""Chained views, and panels: parse `mirror+turn:10` or `rotation:30*10`, and make their queries."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from looktwice.views.rendering import Moves, move, moves_of
 
 @dataclass(frozen=True)
 class Chain(View):
-    """Two or more views one after the other, first to last; neighbouring moves are made in one step."""
+    """Two or more views applied in order; adjacent geometric views are combined in one step."""
 
     views: tuple[View, ...]
 
@@ -93,7 +93,7 @@ class Chain(View):
 
 @dataclass(frozen=True)
 class Base(Again):
-    """The picture itself in the place of a view, as another classifier sees it: `gpt@base`."""
+    """The unchanged picture in place of a view, for another classifier: `gpt@base`."""
 
     adjective = "unchanged"
     text = "base"
@@ -110,7 +110,9 @@ class At(View):
 
     def __post_init__(self) -> None:
         if not CLASSIFIER_NAME.fullmatch(self.classifier) or isinstance(self.view, At):
-            raise ViewError(f"{short(self.text)} does not name a view of one classifier; write it like 'gpt@mirror'")
+            raise ViewError(
+                f"{short(self.text)} does not specify a view and its classifier; write it like 'gpt@mirror'"
+            )
 
     @property
     def random(self) -> bool:  # type: ignore[override]
@@ -148,7 +150,7 @@ def drawn(view: View) -> View:
 
 
 def repeats(view: View) -> bool:
-    """Whether a view asks about the picture itself once more, after its base query."""
+    """Whether a view repeats the query about the unchanged picture, after its base query."""
     return type(view.view if isinstance(view, At) else view) is Again
 
 
@@ -160,7 +162,7 @@ if TYPE_CHECKING:
 
 
 LONGEST_VIEW = 1_000
-"""The most characters in the text of a view."""
+"""The maximum number of characters in the text of a view."""
 
 GROUP = "looktwice.views"
 """The entry points with which other packages add families."""
@@ -232,7 +234,7 @@ def _load(name: str, points: list[EntryPoint]) -> type[View]:
     try:
         loaded = [point.load() for point in points]
         if loaded != [REGISTERED.get(name)]:
-            raise TypeError(f"one package must name one class with @register that is called {name} in lower case")
+            raise TypeError(f"exactly one package must specify a class with @register whose lower-case name is {name}")
     except Exception as error:  # the code of a stranger may fail in any way
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
         places = " and ".join(point.value for point in points)
@@ -241,12 +243,12 @@ def _load(name: str, points: list[EntryPoint]) -> type[View]:
 
 
 LONGEST_PANEL = 10_000
-"""The most views of a panel, and characters of its text."""
+"""The maximum number of views of a panel, and of characters of its text."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Views in the order of asking; a random view may be repeated.
+    """Views in query order; a random view may be repeated.
 
     >>> panel = Panel.parse("mirror zoom:1.15 rotation:30*10")
     >>> len(panel), str(panel[:3])
@@ -261,12 +263,13 @@ class Panel:
         object.__setattr__(self, "views", tuple(self.views))
         if len(self.views) > LONGEST_PANEL:
             raise ViewError(
-                f"a panel of {len(self.views)} views is too long; {LONGEST_PANEL} are allowed", code="panel-invalid"
+                f"a panel of {len(self.views)} views is too long; at most {LONGEST_PANEL} are allowed",
+                code="panel-invalid",
             )
         for view, times in Counter(self.views).items():
             if times > 1 and not (view.random or repeats(view)):
                 raise ViewError(
-                    f"{view} stands {times} times in the panel but shows the same each time; keep one",
+                    f"{view} appears {times} times in the panel but is the same each time; keep one",
                     code="panel-invalid",
                 )
 
@@ -275,19 +278,22 @@ class Panel:
         """Parse views separated by spaces, with *n for repetitions: `mirror zoom:1.15 rotation:30*10`."""
         if len(text) > LONGEST_PANEL:
             raise ViewError(
-                f"a panel of {len(text)} characters is too long; {LONGEST_PANEL} are allowed", code="panel-invalid"
+                f"a panel of {len(text)} characters is too long; at most {LONGEST_PANEL} are allowed",
+                code="panel-invalid",
             )
         views: list[View] = []
         for word in text.split():
             name, star, times = word.partition("*")
             if star and not (times.isascii() and times.isdecimal() and len(times) < 6 and int(times)):
                 raise ViewError(
-                    f"{word[:60]!r} does not say how often to ask; write it like 'rotation:30*10'", code="panel-invalid"
+                    f"{word[:60]!r} does not specify the number of repetitions; write it like 'rotation:30*10'",
+                    code="panel-invalid",
                 )
             views += [parse(name)] * (int(times) if star else 1)
             if len(views) > LONGEST_PANEL:
                 raise ViewError(
-                    f"a panel may have {LONGEST_PANEL} views and has more at {word!r}; ask fewer", code="panel-invalid"
+                    f"a panel may have at most {LONGEST_PANEL} views, but exceeds that at {word!r}; remove some",
+                    code="panel-invalid",
                 )
         return cls(tuple(views))
 
@@ -339,7 +345,7 @@ GRIDS: dict[str, tuple[View, ...]] = {
         Affine(*grid) for grid in product((0, 10, 30), (0, 0.1, 0.3), (0, 0.1, 0.3, 1)) if grid != (0, 0, 0)
     ),
 }
-"""The paper's search, family by family; the affine that changes nothing is left out."""
+"""The paper's search grid, by family; the identity affine is left out."""
 
 GENERAL = Panel.parse(
     """
@@ -383,15 +389,15 @@ LADDERS: dict[str, tuple[tuple[View, ...], ...]] = {
         """,
     }.items()
 }
-"""The candidates of each kind, in rungs from mild to hard."""
+"""The candidates of each kind, in levels from mild to strong."""
 
 SEVERITY: dict[View, int] = {
     view: rung for ladder in LADDERS.values() for rung, views in enumerate(ladder, start=1) for view in views
 }
-"""The rung of each candidate on its ladder, from 1, the mildest."""
+"""The level of each candidate within its kind, from 1, the mildest."""
 
 CANDIDATES: tuple[View, ...] = tuple(SEVERITY)
-"""The views among which a panel is chosen, those of the general one among them."""
+"""The candidate views for a chosen panel, including those of the general panel."""
 
 PROMPTED: tuple[View, ...] = Panel.parse(
     "order:1 order:2 order:3 wording:1 wording:2 wording:3 ranked describe mirror+order:1 again"

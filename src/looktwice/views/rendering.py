@@ -1,7 +1,7 @@
 """Render queries: geometric views, remapped with fixed-point source positions.
 
 Fixed point makes the pixels the same on every OpenCV from 4.10 on, which its own affine warp does not guarantee.
-Moves are worked out in complex numbers x + iy, whose two halves lie in memory as OpenCV wants them.
+Moves are computed as complex numbers x + iy, whose two parts have the memory layout that OpenCV needs.
 The output is filled as one flat row of pixels, some thousands a call: many small views make one call, and the maps
 of large ones stay in the cache of the CPU.
 """
@@ -31,7 +31,7 @@ Words = NDArray[np.uint64]
 
 
 class _Thread(threading.local):
-    """A source of bits per thread: creating one takes as long as drawing a small picture, unlike setting its state."""
+    """One bit generator per thread: creating one takes as long as drawing a small view, but resetting it is fast."""
 
     def __init__(self) -> None:
         self.bits = np.random.PCG64DXSM(0)
@@ -41,12 +41,12 @@ _thread = _Thread()
 
 
 def words(questions: Sequence[Question], part: int, count: int) -> Words:
-    """(n, count): 64 random bits each, for n questions about one view; `part` is the place in a chain, or 0.
+    """(n, count): 64 random bits each, for n queries with one view; `part` is the position in a chain, or 0.
 
-    Picture, view, seed and part start a stream; the draw with index k owns its k-th stretch of `count` words.
+    Picture, view, seed and part seed a random stream; draw k uses its k-th block of `count` words.
     """
     digest, view, seed, index = questions[0]
-    if any(each[2:] != (seed, index + place) for place, each in enumerate(questions)):  # stretches are not in a row
+    if any(each[2:] != (seed, index + place) for place, each in enumerate(questions)):  # blocks are not contiguous
         return np.concatenate([words([question], part, count) for question in questions])
     key = blake2b(f"{digest} {view.text} {seed} {part}".encode(), digest_size=32).digest()
     _thread.bits.state = {
@@ -61,7 +61,7 @@ def words(questions: Sequence[Question], part: int, count: int) -> Words:
 
 
 def uniforms(questions: Sequence[Question], part: int) -> Floats:
-    """(n, 4): numbers uniform in [0, 1), each of the upper 53 bits of one of the `words`."""
+    """(n, 4): numbers uniform in [0, 1), each from the upper 53 bits of one of the `words`."""
     return np.asarray((words(questions, part, 4) >> np.uint64(11)) * 2.0**-53, np.float64)
 
 
@@ -92,7 +92,7 @@ MAPS_BYTES = 4 * 2**20
 """Of the maps of neighbouring views that are kept, sixteen in all: those of the general views for five sizes."""
 
 _LARGEST = 2**22
-"""Pixels that a picture with its margin may have."""
+"""The maximum number of pixels of a picture with its margin."""
 
 _BORDERS = {"reflect": cv2.BORDER_REFLECT_101, "constant": cv2.BORDER_CONSTANT, "edge": cv2.BORDER_REPLICATE}
 _INTERPOLATIONS = {"linear": cv2.INTER_LINEAR, "nearest": cv2.INTER_NEAREST}
@@ -118,7 +118,7 @@ class Piece(NamedTuple):
 
 
 class Maps(NamedTuple):
-    """Pieces for a picture that was given a margin, so that they need not look beyond its border."""
+    """Pieces for a picture with a margin, so that no position lies beyond its border."""
 
     margin: int
     pieces: Iterable[Piece]
@@ -154,11 +154,11 @@ class Motion(NamedTuple):
 
 @dataclass(frozen=True)
 class Moving(View, ABC):
-    """A view that moves the picture as a whole."""
+    """A view that transforms the picture as a whole."""
 
     @abstractmethod
     def motion(self, u: Floats, /) -> Motion:
-        """The move of each draw; u is (n, 4), uniform in [0, 1), and only random views look at it.
+        """The move of each draw; u is (n, 4), uniform in [0, 1), and only random views use it.
 
         Each number is monotone in each column of u: its extremes, which the border must allow for, are at 0 and 1.
         """
@@ -171,7 +171,7 @@ Moves = tuple[Moving, ...]
 
 
 def moves_of(view: View) -> Moves:
-    """The moves that a view consists of, if it can be drawn in one step: all move and read alike, mirrors aside."""
+    """The moves of a view, if it can be drawn in one step: all are moves with the same sampling, except for mirrors."""
     drawn = [part for part in view.parts if not isinstance(part, Worded)]
     moves = tuple(part for part in drawn if isinstance(part, Moving))
     samplings = {(each.border, each.interpolation) for each in moves if isinstance(each, Sampled)}
@@ -179,7 +179,7 @@ def moves_of(view: View) -> Moves:
 
 
 def sampling_of(moves: Moves) -> Sampling:
-    """How the moves read the picture; all of them do it alike, and mirrors do not care."""
+    """The sampling of the moves, which is the same for all of them; mirrors work with any."""
     for each in moves:
         if isinstance(each, Sampled):
             return each.border, each.interpolation
@@ -202,13 +202,13 @@ def move(moves: Moves, part: int, questions: Sequence[Question], picture: Pixels
 
 
 def _made_maps(views: tuple[Moves, ...], height: int, width: int) -> Maps:
-    """The pieces are made when they are asked for, once."""
+    """The pieces are created once, on demand."""
     sources = np.concatenate([_sources(moves, 0, (), height, width) for moves in views], axis=1)
     return _maps(sources, _reach(sources, height, width), sampling_of(views[0]), height, width)
 
 
 def fixed_maps(moves: tuple[Moves, ...], height: int, width: int) -> Maps:
-    """The maps of fixed views that read the picture alike; those that take few bytes are kept."""
+    """The maps of fixed views with the same sampling; small ones are cached."""
     # Two coordinates and their fraction, two bytes each, for every pixel of every view.
     small = len(moves) * height * width * 6 <= MAPS_BYTES
     return (_kept_maps if small else _made_maps)(moves, height, width)
@@ -244,7 +244,7 @@ def _then(first: Sources, second: Sources) -> Sources:
 
 @lru_cache(maxsize=256)
 def _longest_reach(moves: Moves, height: int, width: int) -> float:
-    """Pixels beyond the border that are shown at most, whatever is drawn."""
+    """The maximum number of pixels shown beyond the border, for any draw."""
     extremes = np.array(list(product((0.0, 1.0), repeat=4)))
     furthest = abs(complex(width, height)) / 2
     for each in reversed(moves):
@@ -254,7 +254,7 @@ def _longest_reach(moves: Moves, height: int, width: int) -> float:
 
 
 def _reach(sources: Sources, height: int, width: int) -> float:
-    """Pixels beyond the border that are shown."""
+    """The number of pixels shown beyond the border."""
     corner = np.array([width / 2, height / 2, 1])
     x, y = (corner @ np.abs(sources.view(np.float64))).reshape(-1, 2).max(axis=0).tolist()
     return float(max(x - width / 2, y - height / 2))
@@ -299,7 +299,7 @@ class Run(NamedTuple):
     start: int
     stop: int
     moves: tuple[Moves, ...]
-    """The moves of each view if all are fixed moves, else nothing."""
+    """The moves of each view if all are fixed moves, otherwise empty."""
 
 
 def renderer(views: Iterable[View]) -> str:
@@ -324,13 +324,15 @@ def render_into(image: Image, questions: Sequence[Question], out: Pixels) -> Non
         raise ViewError(f"views are written into {what}")
     if max(height, width) > LONGEST:
         raise ViewError(
-            f"a picture of {width} x {height} is too long; scale it to {LONGEST} pixels a side or less",
+            f"a picture of {width} x {height} is too large; scale it so that no side exceeds {LONGEST} pixels",
             code="image-too-large",
         )
     digests, views, _, _ = zip(*questions, strict=True) if questions else ((), (), (), ())
     if digests.count(image.digest) != len(questions):
         other = next(digest for digest in digests if digest != image.digest)
-        raise ViewError(f"picture {image.digest} was asked a question about {other}; ask each its own")
+        raise ViewError(
+            f"a query for picture {other} was used with picture {image.digest}; use each picture's own queries"
+        )
     for start, stop, moves in _runs(views):
         if moves:
             read_through(fixed_maps(moves, height, width), image.pixels, sampling_of(moves[0]), out[start:stop])

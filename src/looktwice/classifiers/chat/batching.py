@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from looktwice.classifiers.chat.model import ChatModel
 
 TIMEOUT = 1800.0
-"""Seconds for one request: files are large."""
+"""The timeout of one request in seconds; files are large."""
 LARGEST_REPLY = 1 << 30
 SKEW = 2 * 86_400.0
-"""Seconds by which clocks may differ; a batch that is not found is sent again."""
+"""The largest expected difference between clocks in seconds; a batch that is not found is sent again."""
 WATCH = 5.0
-"""Seconds between polls of a batch that may be ours."""
+"""Seconds between polls of a batch that may contain these queries."""
 TRANSIENT = {"api_error", "overloaded_error", "rate_limit_error", "timeout_error"}
 """Anthropic's transient errors."""
 PASSING_CODES = {4, 8, 10, 13, 14, 408, 409, 429}
@@ -56,7 +56,7 @@ class Line(NamedTuple):
     """One result of a batch."""
 
     id: str
-    """Our id of the query."""
+    """The id that looktwice gave the query."""
     fate: Fate
     body: bytes
     """The reply, or the failure message."""
@@ -169,7 +169,7 @@ class BatchApi(ABC):
             seen.append(name)
 
     async def _newest(self, path: str, after: str, since: float) -> AsyncIterator[dict[str, object]]:
-        """The batches since a moment, of a list that has the newest first and names the page by the last one before."""
+        """The batches since a time, newest first; a page is requested by the last batch of the page before."""
         async for each in self._listed(f"{path}?limit=100", "data", after, "has_more && data[-1].id"):
             if _seconds(each.get("created_at")) < since - SKEW:
                 return
@@ -187,7 +187,7 @@ class BatchApi(ABC):
 
 
 class OpenAIBatches(BatchApi):
-    """OpenAI: a file of questions, and a batch that names it and carries our name in its metadata."""
+    """OpenAI: a file of queries, and a batch that refers to it and has its looktwice name in the metadata."""
 
     most_questions = 50_000
 
@@ -239,7 +239,7 @@ class OpenAIBatches(BatchApi):
 
 
 class MessageBatches(BatchApi):
-    """Anthropic: a batch has no name, but its results contain our id of each query."""
+    """Anthropic: a batch has no name, but its results contain the id that looktwice gave each query."""
 
     most_questions = 100_000
 
@@ -260,7 +260,7 @@ class MessageBatches(BatchApi):
         return None
 
     async def _is_ours(self, remote: str, name: str) -> bool:
-        """Whether a batch holds our queries, which is known once it has ended."""
+        """Whether a batch contains these queries, which is known once it has ended."""
         while remote not in self._firsts:
             while not (await self.state(remote)).ended:
                 await asyncio.sleep(WATCH)
@@ -291,7 +291,7 @@ class MessageBatches(BatchApi):
 
 
 class GeminiBatches(BatchApi):
-    """Gemini: a file of questions, and a batch that names it; both carry our name."""
+    """Gemini: a file of queries, and a batch that refers to it; both have a looktwice name."""
 
     most_questions = 50_000
 
@@ -316,9 +316,7 @@ class GeminiBatches(BatchApi):
         reply = await self._endpoint("POST", "/upload/v1beta/files").send(data, start)
         place, ours = URL(reply.headers.get("x-goog-upload-url", "")), URL(self._vendor.base())
         if place.host != ours.host:
-            raise PermanentError(
-                f"{ours} wants files to be sent to {place.host or 'nowhere'}, which gets no key of ours"
-            )
+            raise PermanentError(f"{ours} asks for uploads to {place.host or 'nowhere'}, to which the key is not sent")
         send = {"x-goog-upload-command": "upload, finalize", "x-goog-upload-offset": "0"}
         return await self._made(str(place.relative()), body, "file.name", {**send, "content-type": "application/jsonl"})
 
@@ -367,24 +365,27 @@ def _packed(value: object) -> bytes:
 
 
 def _text(data: object, path: str) -> str:
-    """The text at a JMESPath, or nothing in place of anything else."""
+    """The text at a JMESPath; empty for anything else."""
     value = jmespath.search(path, data)
     return value if isinstance(value, str) else ""
 
 
 def _name(data: Mapping[str, object], field: str) -> str:
-    """The vendor's id of our file or batch; raises an error if it is missing, since sending again could pay twice."""
+    """The vendor's id of a file or batch; raises an error if it is missing, since sending again could pay twice."""
     if name := _text(data, field):
         return name
     raise TransientError(
-        f"the vendor lists a file or batch of ours that has no {field}; try later", garbled=True, code="reply-malformed"
+        f"the vendor's list has a file or batch from looktwice without {field}; try again later",
+        garbled=True,
+        code="reply-malformed",
     )
 
 
 def _without_results() -> TransientError:
     """The error for a finished batch without results, which are paid for and may come later."""
     return TransientError(
-        "the vendor says that a batch is done, and names no file with its results; try later", code="reply-malformed"
+        "the vendor reports a finished batch but names no file with its results; try again later",
+        code="reply-malformed",
     )
 
 
@@ -412,7 +413,7 @@ def _passes(code: int) -> bool:
 
 
 def _seconds(moment: object) -> float:
-    """Seconds since 1970, of a number or a date; 0 of anything else."""
+    """Seconds since 1970, from a number or a date; 0 for anything else."""
     with suppress(ValueError, OverflowError):
         return float(moment) if isinstance(moment, int | float) else datetime.fromisoformat(str(moment)).timestamp()
     return 0.0

@@ -1,4 +1,4 @@
-"""Settings that all chat models share, and the classifier that queries them.
+"""Settings common to all chat models, and the classifier that queries them.
 
     connector = "openai"                  # or "openai-responses", "anthropic", "gemini"
     model = "gpt-5-mini"
@@ -83,21 +83,23 @@ class ChatModel(HttpSettings, ABC):
 
     model: str = Field(min_length=1)
     labels: tuple[str, ...] | str = Field(min_length=1)
-    synonyms: dict[str, tuple[str, ...]] = Field(default_factory=dict, description="label → other words for it")
+    synonyms: dict[str, tuple[str, ...]] = Field(default_factory=dict, description="label → synonyms")
     without_label: dict[Missing, str] = Field(
         default_factory=dict,
-        description="refusal, blocked, cut, empty, unlisted or unsure → its label",
+        description="refusal, blocked, cut, empty, unlisted or unsure → the label to use",
     )
     prompt: str = Field(default="", description="with the placeholder {labels}; a default prompt if left out")
     wordings: tuple[str, ...] | str | None = Field(default=None, description="paraphrases for the views `wording:N`")
-    ranked: int = Field(default=0, ge=0, le=MOST_OPTIONS, description="labels that it is to rank; 0 asks for one label")
-    probabilities: bool = Field(default=False, description="ask for the probability of each label that it ranks")
-    unsure: bool = Field(default=False, description="let it answer `unsure`, which is an answer without a label")
-    logprobs: bool = Field(default=False, description="ask how probable the tokens of the label are: its score")
+    ranked: int = Field(default=0, ge=0, le=MOST_OPTIONS, description="number of labels to rank; 0 asks for one label")
+    probabilities: bool = Field(default=False, description="ask for the probability of each ranked label")
+    unsure: bool = Field(default=False, description="allow the answer `unsure`, which counts as no label")
+    logprobs: bool = Field(default=False, description="use the probability of the label's tokens as its score")
     answer: Literal["schema", "tool", "plain"] = "schema"
-    enumeration: bool | None = Field(default=None, description="list the labels in the schema; within limits if unset")
+    enumeration: bool | None = Field(
+        default=None, description="list the labels in the schema; if unset, only within the vendor's limits"
+    )
     picture: Literal["first", "last"] = Field(
-        default="first", description="last puts the text first, which some servers can cache"
+        default="first", description="`last` puts the text first, which some servers can cache"
     )
     temperature: float | None = Field(default=None, ge=0, le=2)
     max_tokens: int | None = Field(default=None, ge=1)
@@ -112,7 +114,7 @@ class ChatModel(HttpSettings, ABC):
         if "labels" not in settings:
             model = settings.get("model", "…")
             raise PermanentError(
-                f"chat model {model!r} needs the labels it may choose from; write a TOML file with connector, "
+                f"chat model {model!r} needs the labels to choose from; write a TOML file with connector, "
                 f'model = "{model}" and labels = ["cat", "dog"], or add ?labels=labels.txt to the name'
             )
         description = described(cls, settings)
@@ -210,7 +212,7 @@ class ChatModel(HttpSettings, ABC):
                 'logprobs need a single label as plain text or by schema; leave out ranked and answer = "tool"'
             )
         if self.probabilities and not self.ranked:
-            raise ValueError("probabilities need the number of labels that it is to rank, such as ranked = 5")
+            raise ValueError("probabilities need the number of labels to rank, such as ranked = 5")
         return self
 
     @model_validator(mode="after")
@@ -292,13 +294,13 @@ class ChatClassifier:
                 score, options = probability_of(word, completion.tokens) if score is None else score, ()
             answer = self._secrets.answer(word, score, reply.status, reply.body, options)
             return replace(answer, usage=completion.usage)
-        raise self._endpoint.garbled("is not the answer of a chat model", reply)
+        raise self._endpoint.garbled("is not a chat model's answer", reply)
 
     def batches(self) -> BatchApi:
         """The vendor's batches; a PermanentError if it has none."""
         if self._vendor.batch_api is None:
             raise PermanentError(
-                f"model {self.model!r} cannot be asked in batches; leave --batch out", code="option-conflict"
+                f"model {self.model!r} does not support batches; leave out --batch", code="option-conflict"
             )
         return self._vendor.batch_api(self._vendor, self._headers, self._secrets)
 

@@ -1,4 +1,4 @@
-"""What a chat model is asked, and how the text of its reply maps to a label.
+"""The prompts for a chat model, and the mapping from the text of its reply to a label.
 
 The ledger stores the text, which is mapped to a label on reading, so the rules can change without new queries.
 docs/chat-replies.md has examples.
@@ -79,7 +79,7 @@ class Prompts:
         """The question with the placeholder {labels}; raises a PermanentError if this wording is not possible."""
         if phrasing.ranked and self.ranked:
             raise PermanentError(
-                "the view 'ranked' changes nothing, because the description of the classifier says ranked = "
+                "the view 'ranked' changes nothing, because the classifier's description sets ranked = "
                 f"{self.ranked}; leave one of them out",
                 code="view-unsupported",
             )
@@ -103,7 +103,7 @@ class Prompts:
         )
 
     def ranking(self, phrasing: Phrasing) -> int:
-        """How many labels the answer ranks; 0 for one label."""
+        """The number of labels that the answer ranks; 0 for one label."""
         return self.ranked or (min(USUAL_RANKING, len(self.labels)) if phrasing.ranked else 0)
 
     def _ordered(self, phrasing: Phrasing) -> Sequence[str]:
@@ -143,7 +143,7 @@ def _object(fields: Mapping[str, object]) -> dict[str, object]:
 
 
 LONGEST = 1000
-"""The most characters of a reply that are stored; no label is longer."""
+"""The maximum number of characters of a reply that are stored; no label is longer."""
 FENCE = re.compile(r"```(?:\w+)?\s*(.*?)\s*```", re.DOTALL)
 OBJECT = re.compile(r"\{[^{}]*\}")
 REFUSAL = re.compile(
@@ -166,9 +166,9 @@ class Missing(StrEnum):
     EMPTY = "empty"
     """The reply is empty."""
     UNLISTED = "unlisted"
-    """The reply is not exactly one label of the list, but another word, several labels, or prose."""
+    """The reply is not exactly one label from the list, but another word, several labels, or prose."""
     UNSURE = "unsure"
-    """The model answered that it is unsure, where it may."""
+    """The model answered `unsure`, where that is allowed."""
 
     @property
     def word(self) -> str:
@@ -181,7 +181,7 @@ SENTENCES = {
     Missing.BLOCKED: "the vendor's filter blocked it",
     Missing.CUT: "it was cut off before its end; raise max_tokens where that is set",
     Missing.EMPTY: "it was empty",
-    Missing.UNLISTED: "it was not one label of the list",
+    Missing.UNLISTED: "it was not exactly one label from the list",
     Missing.UNSURE: "the model is unsure",
 }
 
@@ -206,7 +206,7 @@ class Completion(NamedTuple):
 
 
 class Lexicon:
-    """Maps texts of replies to labels."""
+    """Maps reply texts to labels."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class Lexicon:
         without_label: Mapping[Missing, str] | None = None,
         unsure: bool = False,
     ) -> None:
-        """`without_label` maps reasons for a missing label to labels; `unsure` is an answer beside the labels."""
+        """`without_label` maps reasons for a missing label to labels; `unsure` also allows that answer."""
         self._unsure = unsure
         self.asked = tuple(labels)
         """The labels to choose from."""
@@ -225,11 +225,13 @@ class Lexicon:
             raise PermanentError(f"synonyms are given for {sorted(unknown)[0]!r}, which is not a label")
         words = [*zip(labels, labels, strict=True), *((w, label) for label, more in synonyms.items() for w in more)]
         if twice := [word for word, count in Counter(word for word, _ in words).items() if count > 1]:
-            raise PermanentError(f"{twice[0]!r} is given twice among labels and synonyms; each must mean one label")
+            raise PermanentError(
+                f"{twice[0]!r} appears twice among the labels and synonyms; each must stand for a single label"
+            )
         if not all(word.strip() for word in (*(word for word, _ in words), *self._without.values())):
             raise PermanentError("a label or synonym is empty")
         if unsure and any(_plain(word) == UNSURE for word, _ in words):
-            raise PermanentError(f"{UNSURE!r} is a label or synonym already; leave out unsure = true")
+            raise PermanentError(f"{UNSURE!r} is already a label or synonym; leave out unsure = true")
         self.renames = {word: label for word, label in words if word != label}
         self.renames |= {missing.word: label for missing, label in self._without.items()}
         self._exact = dict(words)
@@ -274,7 +276,7 @@ def _plain(text: str) -> str:
 def options_of(reply: str) -> list[Option]:
     """The labels of a ranked answer, the most probable first, or the text of any other.
 
-    They have probabilities if all of them were given one, from 0 to 1 or in per cent.
+    They have probabilities if every label was returned with one, from 0 to 1 or in per cent.
     """
     value = _json(_bare(reply))
     ranked = value.get("labels") if isinstance(value, dict) else value

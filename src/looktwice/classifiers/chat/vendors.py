@@ -1,4 +1,4 @@
-"""The vendors of chat models: settings, request format and reply format of each, one class an API."""
+"""The vendors of chat models: settings, request format and reply format, with one class per API."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class OpenAIModel(ChatModel):
         return self.detail
 
     def usable_size(self) -> WorkingSize:
-        """The size that the model sees: at low detail a square of 512 px, at high detail a shorter side of 768 px."""
+        """The size that the model sees: at low detail a 512 px square, at high detail a shorter side of 768 px."""
         size = self.encoding.usable_size()
         if self.detail == "original":
             return size
@@ -111,7 +111,7 @@ class _Call(BaseModel):
 
 
 class _Completion(BaseModel):
-    """The first choice of a reply, which has a message at the least."""
+    """The first choice of a reply, which has at least a message."""
 
     message: dict[str, object] = Field(validation_alias=AliasPath("choices", 0, "message"))
     content: str | None = Field(default=None, validation_alias=AliasPath("choices", 0, "message", "content"))
@@ -371,5 +371,5 @@ class _GeminiReply(BaseModel):
     def _holds_something(self) -> Self:
         """Every field is optional, but a reply without any of them is not from Gemini."""
         if not (self.candidates or self.feedback is not None or self.usage):
-            raise ValueError("it has no candidates, no feedback and no usage")
+            raise ValueError("it contains neither candidates nor feedback nor usage")
         return self

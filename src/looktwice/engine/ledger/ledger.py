@@ -339,7 +339,7 @@ def open_ledger(place: str) -> Ledger:
     if place == OFF:
         return Ledger(SqliteDatabase(None))
     if place != MEMORY:
-        require_posix("a ledger that outlives the run")  # on Windows, signal 0 ends a process
+        require_posix("a ledger that persists after the run")  # on Windows, signal 0 ends a process
     with _OPENING:
         if shared := _OPEN.get(_identity(place)):
             shared.holders += 1

@@ -154,7 +154,7 @@ def _unbalanced(read: Read) -> list[str]:
     )
     return [
         f"classifier {who}: {queries or 0} queries and {picos or 0} picos are counted as spent, "
-        f"but its queries come to {sends or 0} and {cost or 0}"
+        f"but its queries add up to {sends or 0} and {cost or 0}"
         for who, queries, picos, sends, cost in rows
         if (queries or 0, picos or 0) != (sends or 0, cost or 0)
     ]
@@ -274,7 +274,7 @@ def _classifier(database: Database, called: str) -> int:
         else "no classifier"
     )
     raise LedgerError(
-        f"{database.name} knows {many} called {called!r}; `looktwice ledger stats` lists them",
+        f"{database.name} has {many} named {called!r}; `looktwice ledger stats` lists them",
         code="classifier-unknown",
     )
 
@@ -284,7 +284,7 @@ def backup(place: str | Path, out: Path) -> None:
     if str(place).startswith(POSTGRES):
         raise LedgerError("back up a PostgreSQL ledger with pg_dump --schema looktwice", code="ledger-unsupported")
     if out.exists():
-        raise LedgerError(f"{str(out)!r} exists already; name another file for the backup", code="file-exists")
+        raise LedgerError(f"{str(out)!r} already exists; specify another file for the backup", code="file-exists")
     path = Path(place)
     with explained(path), closing(open_to_read(path)) as source, files.atomic(out) as part, _new(part) as target:
         source.backup(target)

@@ -168,7 +168,7 @@ class PostgresDatabase:
         """Create missing tables."""
         if self._db.info.server_version < OLDEST:
             raise LedgerError(
-                f"{self.name} runs on PostgreSQL {self._db.info.server_version // 10_000}; it needs 13",
+                f"{self.name} runs on PostgreSQL {self._db.info.server_version // 10_000}; 13 or newer is required",
                 code="ledger-unsupported",
             )
         with self._db.transaction():
@@ -183,7 +183,7 @@ class PostgresDatabase:
                 self.execute(schema.OPEN_CLAIMS)
         if not self.execute("SELECT 1 FROM pg_tables WHERE schemaname = 'looktwice' AND tablename = 'ledger2'"):
             raise LedgerError(
-                f"{self.name} has a schema looktwice that is not a ledger of this version; name another database",
+                f"{self.name} has a schema looktwice that is not a ledger of this version; specify another database",
                 code="ledger-foreign",
             )
         if self.execute("SELECT version FROM ledger2")[0][0] > schema.VERSION:
@@ -194,10 +194,13 @@ class PostgresDatabase:
 
 
 MEANINGS: tuple[tuple[type[Exception], str], ...] = (
-    (errors.LockNotAvailable, f"was locked for more than {PATIENCE:.0f} s; see who keeps a transaction open there"),
-    (errors.InsufficientPrivilege, "does not let this user do that ({}); grant it the right to create a schema"),
-    (errors.UndefinedTable, "has a schema looktwice that is not a ledger; name another database"),
-    (psycopg.OperationalError, "cannot be reached: {}; run again when it can, nothing on disk is lost"),
+    (
+        errors.LockNotAvailable,
+        f"was locked for more than {PATIENCE:.0f} s; check which client keeps a transaction open there",
+    ),
+    (errors.InsufficientPrivilege, "does not permit this ({}); grant it the right to create a schema"),
+    (errors.UndefinedTable, "has a schema looktwice that is not a ledger; specify another database"),
+    (psycopg.OperationalError, "cannot be reached: {}; run again when it can be reached; nothing on disk is lost"),
 )
 
 

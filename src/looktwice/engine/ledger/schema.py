@@ -186,7 +186,7 @@ class OpenBatch(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name that we give it at the vendor."""
+        """The name that looktwice gives it at the vendor."""
         return f"looktwice-{self.id:016x}"
 
 

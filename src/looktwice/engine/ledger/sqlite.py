@@ -60,7 +60,7 @@ class SqliteDatabase:
         self._db, self._reader = open_to_write(path), open_to_read(path)
 
     def let_go(self) -> None:
-        """Close the file before this process forks: a child that opens it would take over our locks, and hold none."""
+        """Close the file before this process forks: a child that opens it would assume locks that it does not hold."""
         self._lock.acquire()
         self._reading.acquire()
         self._reader.close()
@@ -176,13 +176,13 @@ def open_to_write(path: Path) -> sqlite3.Connection:
         _refuse_address(path)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if path.is_dir():
-            raise LedgerError(f"{str(path)!r} is a folder; the ledger needs the name of a file", code="ledger-invalid")
+            raise LedgerError(f"{str(path)!r} is a folder; specify a file for the ledger", code="ledger-invalid")
         if not path.exists():
             with suppress(FileExistsError):  # nobody can have it open yet
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         elif not (os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK)):
             raise LedgerError(
-                f"ledger {str(path)!r} or its folder is read-only; change its rights or name another file"
+                f"ledger {str(path)!r} or its folder is read-only; change its permissions or specify another file"
             )
         db = _connect(path, "mode=rw")
         with _closed_on_error(db):
@@ -320,19 +320,22 @@ def explain(path: Path | None, error: Exception) -> LedgerError:
         )
     if code == sqlite3.SQLITE_CORRUPT or isinstance(error, UnicodeDecodeError):  # of words that are damaged, too
         return LedgerError(
-            f"{name} is damaged ({error}); nothing was changed: restore a backup, or name another file with --ledger",
+            f"{name} is damaged ({error}); nothing was changed: restore a backup, or specify another "
+            "file with --ledger",
             code="ledger-damaged",
         )
     if code == sqlite3.SQLITE_NOTADB and path:
         return _foreign(path)
     if code in FORBIDDEN or isinstance(error, PermissionError):
-        return LedgerError(f"{name} cannot be opened or written ({error}); change its rights or name another file")
+        return LedgerError(
+            f"{name} cannot be opened or written ({error}); change its permissions or specify another file"
+        )
     return LedgerError(f"{name} failed: {error}")
 
 
 def _foreign(path: Path) -> LedgerError:
     return LedgerError(
-        f"{str(path)!r} is not a ledger of this version of looktwice; name another file with --ledger",
+        f"{str(path)!r} is not a ledger of this version of looktwice; specify another file with --ledger",
         code="ledger-foreign",
     )
 
@@ -341,7 +344,7 @@ def _refuse_address(path: Path) -> None:
     """Raise an error if a path is a database address: its password would become the name of a folder."""
     if ADDRESS.search(str(path)):
         raise LedgerError(
-            "the ledger's place is an address; give postgresql://user@host/database, or the path of a file",
+            "the ledger's location is an address; give postgresql://user@host/database, or the path of a file",
             code="ledger-invalid",
         )
 
