@@ -144,7 +144,7 @@ def ilsvrc(path: Path, devkit: Path | None = None, max_pixels: int = MAX_PIXELS)
     bare = [p.name for p, number in zip(pictures, numbers, strict=True) if number not in truths]
     if bare:
         raise DataError(
-            f"{shown(str(path))}: {few(bare, 'photo')} without a truth; move them away", code="labels-unmatched"
+            f"{shown(str(path))}: {few(bare, 'photo')} without a true label; move them away", code="labels-unmatched"
         )
     return [Picture(p.name, truths[n], p.source) for p, n in zip(pictures, numbers, strict=True)]
 
