@@ -36,9 +36,7 @@ class Encoding(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: Literal["png", "jpeg"] | None = Field(
-        default=None, description="chosen chosen by the picture's size if left out"
-    )
+    format: Literal["png", "jpeg"] | None = Field(default=None, description="chosen by the picture's size if left out")
     quality: int = Field(default=95, ge=1, le=100, description='of format = "jpeg"')
     max_side: int | None = Field(default=None, ge=1, description="larger pictures are scaled down")
     max_pixels: int | None = Field(default=None, ge=1, description="larger pictures are scaled down")
