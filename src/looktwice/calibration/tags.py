@@ -136,8 +136,7 @@ class TagJury:
         whole = np.flatnonzero(answered.all(axis=1))
         if len(whole) < FEWEST or not len(labelled.tags):
             raise FitError(
-                f"{len(whole)} labelled pictures that all classifiers answered are too few; give at "
-                f"least at least {FEWEST}",
+                f"{len(whole)} labelled pictures that all classifiers answered are too few; give at least {FEWEST}",
                 code="labels-too-few",
             )
         scales = tuple(TagScale.learn(labelled.ranks[:, group], labelled.scores[:, group]) for group in groups)
