@@ -308,11 +308,11 @@ Pixels = NDArray[np.uint8]
 LARGEST = 256
 """Sides up to this number of pixels are used in full; beyond, colours are sampled and detail is that of the centre."""
 GRID, TINTS = 4, 2
-"""Cells along each side of the tiny grey copy, and of the tiny copies of the two colour channels."""
+"""Cells along each side of the small grey copy, and of the small copies of the two colour channels."""
 BANDS = 4
-"""Octaves of detail, the finest first."""
+"""The number of octaves of detail, the finest first."""
 BLOCK = 8
-"""Side of the blocks in which JPEG rounds, whose borders show."""
+"""The side of JPEG's blocks, whose borders are visible."""
 LEVELS = np.arange(256) / 255
 SQUARES = LEVELS**2
 QUANTILES = 0.05, 0.25, 0.5, 0.75, 0.95
@@ -369,7 +369,7 @@ def descriptor(pixels: Pixels, original_size: tuple[float, float] | None = None)
 
 
 def _colours(pixels: Pixels) -> list[float]:
-    """The mean of each channel, and how colourful the pixels are."""
+    """The mean of each channel, and the colourfulness."""
     red, green, blue = cv2.split(pixels)
     spread = cv2.subtract(cv2.max(cv2.max(red, green), blue), cv2.min(cv2.min(red, green), blue))
     (saturation,), (deviation,) = cv2.meanStdDev(spread)
@@ -397,7 +397,7 @@ def _thumbnail(pixels: Pixels) -> list[float]:
 
 
 def _detail(grey: Pixels) -> list[float]:
-    """The energy in each octave, edges and their direction, noise, and the borders of JPEG's blocks."""
+    """The energy in each octave, edges and their direction, noise, and JPEG block borders."""
     bands, level = [], grey
     for _ in range(BANDS):
         lower = cast(Pixels, cv2.pyrDown(level))
@@ -415,7 +415,7 @@ def _detail(grey: Pixels) -> list[float]:
 
 
 def _deviation(one: Pixels, other: Pixels) -> float:
-    """The standard deviation of the differences, in grey levels; from sums of whole numbers, which are exact."""
+    """The standard deviation of the differences, in grey levels; computed from integer sums, which are exact."""
     share = 1 / one.size
     mean = (cv2.sumElems(one)[0] - cv2.sumElems(other)[0]) * share
     squares = round(cv2.norm(one, other, cv2.NORM_L2SQR))  # whole, but OpenCV squares a root
