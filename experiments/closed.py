@@ -293,10 +293,11 @@ def emotions_note(lines: Sequence[Line]) -> str:
     return (
         f"- With 1,000 labels, class and score has an ECE of {between(OURS, 'ece')}, at most {AIM} on {reached(OURS)}; "
         f"with 3,000 labels {between(MORE, 'ece')}, on {reached(MORE)}. A perfectly calibrated forecast would have "
-        f"{between(OURS, 'ece_by_chance')} on as many test pictures, by chance. A constant, whose only figure is the "
-        f"accuracy of the 1,000, has {between('constant', 'ece')}, and isotonic regression on the score "
-        f"{between('isotonic', 'ece')}. Isotonic regression of what held-out folds say, after the fit, does not help: "
-        f"{between(AFTER, 'ece')}. What is left is what 1,000 labels do not tell.\n"
+        f"{between(OURS, 'ece_by_chance')} on as many test pictures, by chance. A constant "
+        f"confidence, the accuracy of the 1,000 pictures, has {between('constant', 'ece')}, and isotonic "
+        "regression on the score "
+        f"{between('isotonic', 'ece')}. Isotonic regression on held-out confidences after the fit does not help: "
+        f"{between(AFTER, 'ece')}. The remaining error is due to the limited number of labels.\n"
         f"- Its Brier score is below those of the own score, isotonic regression and a constant on {lower} of "
         f"{len(told[OURS])} pairs.\n"
     )

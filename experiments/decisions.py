@@ -18,8 +18,8 @@ def guarantees_note(rows: list[Row]) -> str:
         sum(int(row[column]) for row in rows) for column in ("splits", "made", "above", "broken")
     )
     return (
-        f"In {trials:,} trials, {made:,} thresholds were made, and {above} of these let through more errors than "
-        f"allowed; for {broken}, that is more than sampling error explains."
+        f"In {trials:,} trials, {made:,} thresholds were found, and {above} of these accepted more errors than "
+        f"allowed; for {broken} of them, sampling error does not explain the excess."
     )
 
 

@@ -92,7 +92,8 @@ def note(found: ByModel) -> str:
 
     def count(holds: dict[str, bool]) -> str:
         missed = [model for model, fine in holds.items() if not fine]
-        return f"{len(holds) - len(missed)} of {len(holds)}" + (f" (not {' and '.join(missed)})" if missed else "")
+        but = f" (not {' and '.join(missed)})" if missed else ""
+        return f"{len(holds) - len(missed)} of {len(holds)} models{but}"
 
     def span(gap: dict[str, float]) -> str:
         return f"{min(gap.values()):+.4f} to {max(gap.values()):+.4f}"
@@ -105,12 +106,12 @@ def note(found: ByModel) -> str:
     limits = {model: 0.012 if "photos" in model else 0.0 for model in models}
     both = {model: five[model] < 0 < five_ranks[model] for model in models}
     lines = [
-        f"Five labels with scores and two views beat the tempered softmax of one query in both figures on "
+        f"Five labels with scores and two views beat the temperature-scaled softmax of one query on both metrics on "
         f"{count(both)} (Brier score {span(five)}, AUROC {span(five_ranks)}).",
         f"Label and score with four views beat it in AUROC on {count({m: one_ranks[m] > 0 for m in models})} "
         f"({span(one_ranks)}), and in Brier score, or within .012 of it on photos, on "
         f"{count({m: one[m] < limits[m] for m in models})} ({span(one)}).",
-        f"With one query, label and score have an ECE that is at most .01 above its own on "
+        f"With one query, label and score have an ECE at most .01 above that of the softmax on "
         f"{count({m: ece[m] <= 0.01 for m in models})} ({span(ece)}).",
         f"Five labels with scores and eight views are within .005 of the Brier score of all logits of the same nine "
         f"queries on {count({m: bound[m] <= 0.005 for m in models})} ({span(bound)}).",
