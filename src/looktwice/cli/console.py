@@ -357,7 +357,11 @@ def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
     queries = profile.results[-1].queries if profile.results else 1.0 + len(profile.views())
     chosen = next((point.price for point in profile.frontier if point.chosen), queries * price / 1e6)
     cost = cost_of_accepted(chosen if price else 0.0, accepted)
-    early = f", stopping early after {queries:.3g} queries on average" if stopping else ""
+    early = (
+        f", stopping early after {queries:.3g} queries on average"
+        if stopping and queries < len(stopping.views()) + 1
+        else ""
+    )
     say(
         f"The strictest of {len(LADDER)} guarantees that the {labels} support: at most {100 * error:g} % of "
         f"accepted answers are wrong, with 95 % certainty. Because it was chosen from {len(LADDER)}, each was "
