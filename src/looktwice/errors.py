@@ -18,7 +18,7 @@ LookTwiceError
     ├── QuotaError        the quota is exceeded
     └── ChangedError      its answers have changed
 
-Each message says what happened, with which value, and what to do now, in one line; `code` names the cause.
+Each message states in one line what happened, with which value, and what to do now; `code` identifies the cause.
 """
 
 import copyreg
@@ -48,7 +48,7 @@ CODES = {
     "description-invalid": "the description of a classifier cannot be used",
     "description-missing": "the description, model or label file of a classifier does not exist",
     "disk-full": "no space is left on the disk",
-    "error": "anything without a code of its own",
+    "error": "any error without a specific code",
     "extra-missing": "an optional part of looktwice is not installed",
     "file-ending": "the extension of a file is not a known format",
     "file-exists": "a file or folder that exists would be overwritten",
@@ -265,7 +265,7 @@ class ChangedError(ClassifierError):
 
 
 def shown(name: str) -> str:
-    """The name as a terminal can print it: quoted and escaped where it holds control characters or is empty."""
+    """The name for printing in a terminal: quoted and escaped if it contains control characters or is empty."""
     return name if name and name.isprintable() else repr(name)
 
 

@@ -147,7 +147,7 @@ ARRAYS = ("label", "confidence", "correct", "brier", "nll", "true_probability", 
 
 
 def _plain(number: float) -> float:
-    """Convert integral floats to int, so that nine queries are not printed as 9.0."""
+    """Convert integral floats to int, so that nine queries are printed as 9, not 9.0."""
     return int(number) if number.is_integer() else number
 
 

@@ -22,7 +22,7 @@ Bools = NDArray[np.bool_]
 Counts = NDArray[np.int64]
 Places = NDArray[np.intp]
 MISSING = -1
-"""The code of a missing answer: not asked, refused, or without a label."""
+"""The code of a missing answer: not queried, refused, or without a label."""
 UNLISTED = -1
 """The code that pads ranked lists."""
 RankedList = tuple[tuple[str, float | None], ...]
@@ -31,7 +31,7 @@ RankedList = tuple[tuple[str, float | None], ...]
 
 @dataclass(frozen=True)
 class Row:
-    """The answers about one picture: the base label, and the label of each view that was asked."""
+    """The answers about one picture: the base label, and the label of each view that was queried."""
 
     name: str
     base: str | None
@@ -42,7 +42,7 @@ class Row:
     thumbnail: bytes = field(default=b"", compare=False, repr=False)
     """A grey thumbnail for finding near-duplicates; empty if unknown."""
     lists: tuple[RankedList, ...] = ()
-    """The base ranked list, then that of each view; empty if no answer had one."""
+    """The ranked list of the base answer, then those of the views; empty if no answer had one."""
     descriptor: Floats | None = field(default=None, compare=False, repr=False)
     """The descriptor of the picture (`images.descriptor`); None if unknown."""
     picos: tuple[int, ...] = ()
@@ -53,7 +53,7 @@ class Row:
 
 
 def require(holds: bool, message: str) -> None:
-    """Raise an error with this message about votes unless the condition holds."""
+    """Raise a DataError with this message unless the condition holds."""
     if not holds:
         raise DataError(message, code="votes-malformed")
 
@@ -114,7 +114,7 @@ LEAST, MOST_LEAST = 1e-7, 0.05
 
 @dataclass(frozen=True)
 class Scale:
-    """How scores become shares; inferred from the pictures that a jury is fitted on."""
+    """The conversion of scores to shares; inferred from the pictures that a jury is fitted on."""
 
     kind: Kind = "probability"
     least: float = LEAST

@@ -164,7 +164,7 @@ class Jury(ByUtilities):
 
     @property
     def uses_scores(self) -> bool:
-        """Whether scores are used where available."""
+        """Whether scores are used if available."""
         return self.scored is not None
 
     def judged_by_scores(self, votes: Votes) -> NDArray[np.bool_]:
@@ -259,7 +259,7 @@ class AdaptiveJury(ByUtilities):
 
     @property
     def uses_scores(self) -> bool:
-        """Whether scores are used where available."""
+        """Whether scores are used if available."""
         return any(jury.uses_scores for jury in self.juries)
 
     def judged_by_scores(self, votes: Votes) -> NDArray[np.bool_]:

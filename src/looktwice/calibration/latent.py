@@ -17,14 +17,14 @@ from looktwice.calibration.shares import PAPER_A, Cumulative, search
 from looktwice.errors import DataError
 
 FURTHEST = 0.025
-"""The share of the noise that may lie beyond an end of the grid."""
+"""The maximum share of the noise beyond either end of the grid."""
 
 _ONE = 2**32
 
 
 _RIGHT = [float(f"{10 ** (i / 100):.6g}") for i in range(-400, 401)]
 GRID: Floats = np.array([-x for x in reversed(_RIGHT)] + [0.0] + _RIGHT)
-"""Where every cumulative is evaluated: 0, and a hundred points a decade from 0.0001 to 10,000 on both sides.
+"""The points at which every cumulative is evaluated: 0, and 100 per decade from 0.0001 to 10,000 on both sides.
 
 It is the same for all models, views and pictures, so cumulatives can be added up in any order and on any machine.
 """
@@ -87,7 +87,7 @@ class Cumulatives:
 
     @classmethod
     def count(cls, noise: Floats) -> Cumulatives:
-        """Of samples (n, S), one row per picture."""
+        """Compute from samples (n, S), one row per picture."""
         if not np.isfinite(noise).all():
             raise DataError("the noise of a picture is not finite; the model's features for it are invalid")
         counts = np.zeros((len(GRID), noise.shape[1] + 1), np.int64)
@@ -102,7 +102,7 @@ class Cumulatives:
 
     @property
     def draws(self) -> int:
-        """S, the samples of each picture."""
+        """S, the number of samples per picture."""
         return self.counts.shape[1] - 1
 
     @property
@@ -124,7 +124,7 @@ class Cumulatives:
 
 @dataclass(frozen=True)
 class Normal:
-    """The Gaussian that is closest to a cumulative."""
+    """The Gaussian closest to a cumulative."""
 
     a: float
     ks: float
@@ -149,7 +149,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Noise:
-    """How views of one kind shift the margins of an open model, over many pictures."""
+    """The distribution of margin shifts by views of one kind, over many pictures of an open model."""
 
     cumulative: Cumulative
     """F_n, the mean over the pictures."""
@@ -160,9 +160,9 @@ class Noise:
     var: float
     """The paper's Var: the maximum width of the band from 2.5 % to 97.5 %."""
     normal: Normal
-    """The closest of all Φ(x/a); its `ks` is the paper's KS."""
+    """The closest Φ(x/a) for any a; its `ks` is the paper's KS."""
     paper: Normal
-    """The closest where a is on the paper's grid."""
+    """The closest for a on the paper's grid."""
     shape: Shape
 
 
@@ -235,19 +235,19 @@ def _short(values: Floats) -> tuple[float, ...]:
 class Margins:
     """The model's own probabilities σ(wᵀz + b), summed over the pictures for each number of views that kept A.
 
-    Enough for the distance to any curve of k, and no larger for many pictures than for few.
+    These suffice for the distance to any curve of k, and their size does not depend on the number of pictures.
     """
 
     count: Counts
     """(S + 1,): pictures of which k views kept A."""
     total: Counts
-    """(S + 1,): Σ σ, in whole 2⁻³² so that it adds up to the same in any order."""
+    """(S + 1,): Σ σ, in integer multiples of 2⁻³², so that the sum does not depend on the order."""
     squares: Counts
     """(S + 1,): Σ σ², likewise."""
 
     @classmethod
     def collect(cls, margin: Floats, kept: NDArray[np.integer], draws: int) -> Margins:
-        """Of margins (n,) and the numbers of views that kept A (n,)."""
+        """Compute from margins (n,) and the numbers of views that kept A (n,)."""
         from scipy.special import expit
 
         sums = np.zeros((3, draws + 1), np.int64)

@@ -34,7 +34,7 @@ _BLOCK = 2**16
 
 
 class _Printed:
-    """Prints fields with three decimals; `repr` has all digits."""
+    """Formats fields with three decimals; `repr` has all digits."""
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {_printed(value)}" for name, value in vars(self).items())

@@ -25,7 +25,7 @@ from looktwice.calibration.options import Layout, tabulate
 from looktwice.calibration.votes import LabelledVotes
 
 SUFFICES = 1.02
-"""How much larger the Brier score of one query may be than that of the whole panel for it to be enough."""
+"""The maximum excess of the Brier score of one query over that of the whole panel at which one query is sufficient."""
 MANY = 200
 """The number of pilot pictures from which a chosen panel was as good as the general one, or better, on new pictures."""
 ROUNDS = 3
@@ -50,7 +50,7 @@ def common_weight(labelled: LabelledVotes) -> Patterns:
     """The table of a jury with one weight for all views.
 
     With scores, it has a weight for the option's log share in the base list, and one for its mean over the views'
-    lists: the value of a view is what it adds to a score that is already paid for.
+    lists: a view is valued by what it adds to the score of the base query.
     """
     layout = Layout(Scale.learn(labelled.evidence), (), ("count", "base", "views")) if labelled.evidence else None
     table, views = tabulate(labelled, layout), 1 + len(labelled.panel)
@@ -98,7 +98,7 @@ def grow(labelled: LabelledVotes, longest: int, loss: Loss = log_loss) -> list[i
 
 @dataclass(frozen=True)
 class Gain:
-    """How much lower the held-out loss of a chosen panel is than that of the general one."""
+    """The reduction of the held-out loss by a chosen panel, compared with the general one."""
 
     mean: float
     error: float

@@ -28,14 +28,14 @@ Ballot = Literal["base", "vote"]
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """One label per picture, the number of views that agree, and the number of views asked."""
+    """One label per picture, the number of views that agree, and the number of queried views."""
 
     label: Codes
     agree: NDArray[np.int64]
     asked: NDArray[np.int64]
 
     def fraction(self) -> Floats:
-        """The share of agreeing views, p_A = k/S in [0, 1]; 1 if no view was asked."""
+        """The share of agreeing views, p_A = k/S in [0, 1]; 1 if no view was queried."""
         return np.where(self.asked > 0, self.agree / np.maximum(self.asked, 1), 1.0)
 
     def smoothed(self) -> Floats:

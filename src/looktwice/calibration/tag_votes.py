@@ -53,7 +53,7 @@ class TagVotes:
 
     @classmethod
     def from_votes(cls, votes: Votes, tags: Sequence[str], classifiers: Sequence[int] = ()) -> Self:
-        """Extract tag votes from ranked lists; a source without a label was not asked."""
+        """Extract tag votes from ranked lists; a source without a label was not queried."""
         answers = votes.answers()
         ranks = np.zeros((*answers.shape, len(tags)), np.int16)
         scores = np.full(ranks.shape, np.nan, np.float32)

@@ -153,7 +153,7 @@ class TagJury:
     def choose_blocks(self, labelled: LabelledTagVotes) -> tuple[tuple[Block, float], ...]:
         """Select the blocks that lower the held-out log loss.
 
-        Each has to lower the log loss. Unlike with labels, the gain need not exceed its standard error: a block with a
+        Each must lower the log loss. Unlike with labels, the gain need not exceed its standard error: a block with a
         small gain has a strong penalty.
         """
         chosen = VOTES

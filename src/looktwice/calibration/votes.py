@@ -1,6 +1,6 @@
 """Votes: the answers of a classifier about pictures and their views.
 
-Labels are held as codes into one vocabulary: an answer takes four bytes however long its label is.
+Labels are stored as codes into one vocabulary: an answer takes four bytes regardless of the length of its label.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Votes:
     base: Codes
     """(n,): the base label of each picture, MISSING if there is none."""
     views: Codes
-    """(n, S): the label of each view, MISSING where it was not asked."""
+    """(n, S): the label of each view, MISSING where it was not queried."""
     classes: int
     """The number of classes of the classifier, at least 2, including labels that were never returned."""
     digests: tuple[str, ...] = field(default=(), kw_only=True)
@@ -361,7 +361,7 @@ class Votes:
         return replace(self, evidence=None) if self.evidence else self
 
     def lists(self) -> list[tuple[RankedList, ...]]:
-        """The ranked lists of each picture as `Row` holds them."""
+        """The ranked lists of each picture, as in `Row`."""
         if self.evidence is None:
             return [()] * len(self)
 
@@ -383,8 +383,8 @@ class LabelledVotes(Votes):
     """Votes with true labels, on which calibrators are fitted and evaluated.
 
     `truths` (n,) are positions in `vocabulary`, -2 for a label outside of it; `words` (n,) are the true labels as text.
-    `excluded` (n,) holds the codes known to be wrong where the truth is otherwise unknown, and `probabilities` (n,) the
-    relative probabilities with which the pictures were selected for labelling.
+    `excluded` (n,) holds the codes known to be wrong where the true label is otherwise unknown, and `probabilities`
+    (n,) the relative probabilities with which the pictures were selected for labelling.
     """
 
     truths: Codes

@@ -148,7 +148,7 @@ def _within(limits: Mapping[str, object], values: dict[str, object]) -> dict[str
 
 
 class AwsClassifier(ABC):
-    """An AWS service, which gets one signed request per picture."""
+    """An AWS service, which receives one signed request per picture."""
 
     def __init__(self, description: Account, service: str, path: str, headers: Mapping[str, str]) -> None:
         self._session = _botocore().Session()
@@ -186,7 +186,7 @@ class AwsClassifier(ABC):
 
     @abstractmethod
     def _request(self, file: bytes) -> tuple[bytes, Mapping[str, str]]:
-        """The body about an encoded picture, and headers of its own."""
+        """The request body for an encoded picture, and its specific headers."""
 
     @abstractmethod
     def _answer(self, reply: Reply) -> Answer:

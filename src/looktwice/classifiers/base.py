@@ -48,7 +48,7 @@ class Limits:
     """The longer side in pixels above which JPEG is sent instead of PNG."""
 
     def sent_as(self, height: int, width: int) -> str:
-        """The encoding of a picture of this size if it differs from the fingerprint's; empty otherwise."""
+        """The encoding of a picture of this size if it differs from that in the fingerprint; otherwise empty."""
         return "jpeg 4:4:4" if self.jpeg_above and max(height, width) > self.jpeg_above else ""
 
 
@@ -116,7 +116,7 @@ class Classifier(Protocol, Generic[Prepared]):
         """Prepare one picture; processor work that runs in threads, before anything is paid."""
 
     async def label(self, batch: Sequence[Prepared]) -> list[Answer]:
-        """Return one answer per picture, in order; raises the ClassifierError for the failure."""
+        """Return one answer per picture, in order; raises a ClassifierError on failure."""
 
     async def close(self) -> None:
         """Release connections and processes."""

@@ -136,7 +136,7 @@ Tensor = NDArray[np.float32]
 
 MOST_PICTURES = 64
 CALL_PIXELS = 2**17
-"""The most pixels per call: two pictures of 224 × 224. Larger calls are no faster per picture, and use more memory."""
+"""The maximum number of pixels per call: two pictures of 224 × 224. Larger calls are no faster, and use more memory."""
 
 
 class OnnxDescription(Preprocessing):

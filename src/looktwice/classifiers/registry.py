@@ -310,9 +310,9 @@ class Reach:
     runs: tuple[str, ...] = ()
     """Programs and Python code."""
     variables: tuple[str, ...] = ()
-    """The names of environment variables whose values it gets."""
+    """The names of the environment variables whose values it receives."""
     sends: tuple[str, ...] = ()
-    """The addresses to which pictures go."""
+    """The addresses to which pictures are sent."""
     files: tuple[str, ...] = ()
     """Files outside the folder of the description."""
 

@@ -108,7 +108,7 @@ class Found(NamedTuple):
     word: str
     score: float | None
     options: tuple[Option, ...] = ()
-    """The ranked list, if the reply holds one."""
+    """The ranked list, if the reply contains one."""
 
 
 class Reader:
@@ -137,7 +137,7 @@ class Reader:
         return Found(*best, (best, *others) if self._tags or len(named) > 1 else ())
 
     def _others(self, named: Sequence[object], scores: Scores, ranked: Sequence[int]) -> Iterator[Option]:
-        """The rest of the ranked list; entries that are not labels are skipped."""
+        """The remaining entries of the ranked list; entries that are not labels are skipped."""
         for at in ranked:
             with suppress(Garbled):
                 yield self._word(named[at]), scores[at] if scores else None

@@ -101,7 +101,7 @@ class Secrets:
         return PLACE.sub(lambda match: self.read(match[1]), text)
 
     def read(self, name: str) -> str:
-        """The value of an environment variable, masked from now on."""
+        """The value of an environment variable, which is masked from then on."""
         value = os.environ.get(name, "").strip()
         if value:
             self.add(name, value)
@@ -186,7 +186,7 @@ class Secrets:
         return Answer(label, score, status, None if body is None else self.kept(body), options)
 
     def whose(self) -> str:
-        """How errors name the key: by the variable that holds it."""
+        """A description of the key for errors: the name of its environment variable."""
         if not self.names:
             return "no key was sent; specify its environment variable in the description"
         return f"check the key in environment variable {' or '.join(self.names)}"
@@ -210,7 +210,7 @@ class Secrets:
             )
 
     def _found(self, text: str, work: _Work) -> str | None:
-        """The secrets that the text holds, in any encoding."""
+        """The secrets that the text contains, in any encoding."""
         if not self._needles or len(text) < self._least:
             return None
         for reading in _readings(text, self._least, work):

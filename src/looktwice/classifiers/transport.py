@@ -199,7 +199,7 @@ class Transport:
     def __init__(
         self, http: HttpSettings, secrets: Secrets, restated: Callable[[Reply], Reply] = lambda reply: reply
     ) -> None:
-        """`restated` gives a refusal the HTTP status that it means, for a server with codes of its own."""
+        """`restated` maps a refusal to the equivalent HTTP status, for a server with its own error codes."""
         self.http = http
         self.secrets = secrets
         self.restated = restated
@@ -272,7 +272,7 @@ class Endpoint:
         self._headers = own | self._sendable(headers)
 
     async def send(self, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Reply:
-        """Send one request; raises the ClassifierError for the failure."""
+        """Send one request; raises a ClassifierError on failure."""
         attempt = Attempt()
         every = self._headers | self._sendable(headers) if headers else self._headers
         try:
@@ -400,7 +400,7 @@ class Endpoint:
         )
 
     def _why(self, error: Exception) -> str:
-        """The cause in one line, without the address, which may hold a key."""
+        """The cause in one line, without the address, which may contain a key."""
         match error:
             case aiohttp.ClientHttpProxyError():
                 why = f"the proxy answered {error.status}"
@@ -466,7 +466,7 @@ class Proxy:
 
 
 def _proxy(url: URL, secrets: Secrets) -> Proxy | None:
-    """The proxy for an address from the environment; its password is masked from now on."""
+    """The proxy for an address from the environment; its password is masked from then on."""
     proxies = getproxies_environment()
     address = proxies.get(url.scheme) or proxies.get("all")
     if not address or proxy_bypass(url.host_port_subcomponent or ""):
@@ -480,7 +480,7 @@ def _proxy(url: URL, secrets: Secrets) -> Proxy | None:
             return Proxy(proxy.origin(), AGENT | _authorization("proxy-authorization", proxy))
     # Without its value, in which a password could not be recognised.
     raise PermanentError(
-        f"the environment names a proxy for {url.scheme} that is not http://host:port or https://host:port; "
+        f"the environment specifies a proxy for {url.scheme} that is not http://host:port or https://host:port; "
         f"correct {url.scheme.upper()}_PROXY or ALL_PROXY, or leave trust_env out"
     )
 

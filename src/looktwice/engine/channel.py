@@ -38,7 +38,7 @@ class Canary:
 
 @dataclass
 class Canaries:
-    """Keeps the first canaries offered and asks them again at intervals, to notice that the classifier changed."""
+    """Keeps the first canaries offered and repeats them at intervals, to detect changes of the classifier."""
 
     wanted: int = 3
     every: int = 5000
@@ -77,7 +77,7 @@ class Canaries:
 
 
 RENDERED_BYTES = 4_000_000
-"""Rendered views of a picture that a thread holds at once."""
+"""The maximum size of rendered views that a thread holds in memory."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -94,7 +94,8 @@ class Channel:
         name: str = "classifier",
         rename: Mapping[str, str] = NOTHING,
     ) -> None:
-        """Without a ledger the classifier is free: nothing is claimed or stored. With `polling` it is asked in batches.
+        """Without a ledger the classifier is free: nothing is claimed or stored. With `polling` it is queried in
+        batches.
 
         `rename` maps the classifier's labels to other names.
         """

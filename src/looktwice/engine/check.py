@@ -1,4 +1,4 @@
-"""Ask about one picture a few times: whether the classifier can be reached, its latency, price and repeatability."""
+"""Query one picture a few times to check whether the classifier responds, its latency, price and repeatability."""
 
 from __future__ import annotations
 

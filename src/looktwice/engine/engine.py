@@ -1,7 +1,7 @@
 """From pictures to votes: queries without a stored answer are rendered, prepared and sent, picture by picture.
 
 Each picture is a task. Its queries are awaited together, and its row is returned as soon as it and those before it are
-answered. The look-ahead grows with the rows taken, so that a caller who takes one row pays for one.
+answered. The look-ahead grows with the number of rows taken, so that a caller who takes one row pays only for that one.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ T = TypeVar("T")
 MOST_AHEAD = 4096
 """The look-ahead in queries, as a multiple of the concurrency; some queries wait for a retry."""
 MOST_TOGETHER = 256
-"""The most rows returned at once."""
+"""The maximum number of rows returned at once."""
 HELD_BYTES = 64_000_000
-"""The most pixels in progress, including all views."""
+"""The maximum number of pixels in progress, including all views."""
 MOST_OPENED, OPENED_BYTES = 32, 2_000_000
-"""The most pictures, and pixels with all views, that are processed together if queries are free."""
+"""The maximum number of pictures, and of pixels with all views, that are processed together if queries are free."""
 WORKERS = os.cpu_count() or 1
-"""Threads for decoding, rendering and preparing; more would only cost memory."""
+"""The number of threads for decoding, rendering and preparing; more would only use more memory."""
 NOT_IN_A_BATCH = Failure(Cause.STOPPED, "the query has no answer in a batch yet; run the same command again")
 
 
 class QueryEngine:
-    """Asks one or several classifiers about pictures; several runs may share it."""
+    """Queries one or more classifiers about pictures; several runs may share it."""
 
     def __init__(self, channels: Sequence[Channel]) -> None:
         """The base query, and views without an @, go to the first classifier."""
@@ -238,7 +238,7 @@ class QueryEngine:
         self._pictures.unscored += sum(isinstance(row, Unscored) for row in rows)
 
     async def labels(self, pictures: Sequence[Picture], classifier: str = "") -> list[str]:
-        """Ask for the labels of a few pictures, one query each, before a run; failures are left out."""
+        """Query the labels of a few pictures before a run, with one query each; failures are left out."""
         run = Run.for_panel(self.channels, Panel((), classifier), None, NO_SCREEN, None)
         rows, _ = await self._ask_group(pictures, run)
         if fatal := run.fatal():
@@ -338,7 +338,7 @@ class QueryEngine:
         return await asyncio.to_thread(estimate, run, opened, self.remaining())
 
     async def _begin(self, run: Run, source: Iterable[Picture]) -> Iterable[Picture]:
-        """Resolve the budgets; queries of classifiers asked in batches are answered first."""
+        """Resolve the budgets; queries of classifiers queried in batches are answered first."""
         for channel in run.channels:
             await channel.runner.hold_budgets()
         batched = [(channel, channel.batches) for channel in run.channels if channel.batches]

@@ -1,4 +1,4 @@
-"""Concurrency, which adapts to refusals, and retries of failed calls."""
+"""Adaptive concurrency, and retries of failed calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Polling:
 
     soonest: float = 5.0
     latest: float = 120.0
-    """Between polls of a batch: at first, and at most."""
+    """The initial and the maximum interval between polls of a batch."""
     grace: float = 60.0
     """After a crash: how long a batch that was about to be sent may take to show up at the vendor."""
     tries: int = 4

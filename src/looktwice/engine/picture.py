@@ -1,4 +1,4 @@
-"""A picture and its queries: which classifier is asked what, and the resulting votes."""
+"""A picture, its queries to each classifier, and the resulting votes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Run:
 
     @cached_property
     def channels(self) -> list[Channel]:
-        """The distinct classifiers that are asked."""
+        """The distinct classifiers that are queried."""
         return list({slot.channel.name: slot.channel for slot in self.slots}.values())
 
     @property
@@ -81,7 +81,7 @@ class Run:
         return min(1 + self.rounds.first, len(self.slots)) if self.rounds else len(self.slots)
 
     def closed(self, channel: Channel) -> Failure | None:
-        """Why a classifier can no longer be asked; None if it can."""
+        """Why a classifier can no longer be queried; None if it can."""
         return channel.runner.halt or self.spent.get(channel.name)
 
     def halted(self) -> Failure | None:
@@ -90,7 +90,7 @@ class Run:
         return reasons[0] if all(reasons) else None
 
     def ended(self) -> Failure | None:
-        """Why no classifier can be asked any more; None if one can."""
+        """Why no classifier can be queried any more; None if one can."""
         reasons = [self.closed(channel) for channel in self.channels]
         return reasons[0] if all(reasons) else None
 
@@ -116,7 +116,7 @@ class OpenPicture:
     def add(self, wanted: int, prepares: bool = True) -> list[Query]:
         """The next `count` queries, with stored answers, or prepared.
 
-        Queries whose classifier can no longer be asked are added with the reason instead of an answer.
+        Queries whose classifier can no longer be queried are added with the reason instead of an answer.
         """
         start = len(self.queries)
         while wanted > 0 and (slots := self.run.slots[len(self.queries) :][:wanted]):
@@ -172,7 +172,7 @@ class OpenPicture:
     def next_queries(self, rounds: Rounds) -> list[Query]:
         """The queries of the next round; none if one failed and there is no other classifier.
 
-        As long as no classifier has answered, the next one is asked.
+        As long as no classifier has answered, the next one is queried.
         """
         if len(self.queries) == len(self.run.slots) or isinstance(row := self.row(so_far=True), Unscored):
             return []
@@ -214,7 +214,7 @@ class OpenPicture:
 
 
 def open_picture(picture: Picture, run: Run) -> OpenPicture | Unscored:
-    """Open a picture, or return why nothing is asked about it."""
+    """Open a picture, or return the reason why it is not queried."""
     size, screen = run.slots[0].channel.settings.limits.working_size, run.screen
     try:
         image = _opened(picture, size)

@@ -187,7 +187,7 @@ class AnswerEvent(NamedTuple):
     label: str | None
     """The label; None if there was no readable label or no answer."""
     classifier: str = ""
-    """The name of the classifier that was asked."""
+    """The name of the classifier that was queried."""
 
 
 OnAnswer = Callable[[AnswerEvent], None]
@@ -199,7 +199,7 @@ Scores = Literal["use", "ignore"]
 class Rounds:
     """Views asked in rounds: `first` with the base query, then as many as `more` returns, 0 to stop.
 
-    With several classifiers, views whose classifier can no longer be asked are skipped.
+    With several classifiers, views whose classifier can no longer be queried are skipped.
     """
 
     first: int

@@ -1,7 +1,7 @@
 """One query, from its claim to its answer: `Runner._ask` is read from top to bottom.
 
 Every attempt is a separate claim, committed before it is sent and settled before its answer is used. Nothing is claimed
-while a retry waits. Free classifiers are asked without claims.
+while a retry waits. Free classifiers are queried without claims.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from looktwice.engine.query import Bought, Cause, Failure, Progress, Query, Scor
 from looktwice.errors import ClassifierError, LedgerError, QuotaError, TransientError
 
 SOONEST, LATEST = 0.05, 1.0
-"""Seconds until a query that cannot be claimed yet is retried: at first, and at most."""
+"""The initial and the maximum delay in seconds before a query that cannot be claimed yet is retried."""
 MOST_AHEAD = 0.5
-"""The largest share of extra claims beyond the concurrency, so that no call waits for a commit."""
+"""The maximum share of claims beyond the concurrency, so that no call waits for a commit."""
 
 IN_A_BATCH = Failure(
     Cause.STOPPED, "the query is in a batch whose results are not in the ledger yet; run with --batch to fetch them"
@@ -46,10 +46,10 @@ class Settings:
     seed: int = 0
     scores: Scores = "use"
     label_check: int = 0
-    """The number of pictures whose labels are compared with their truths before all others are asked."""
+    """The number of pictures whose labels are compared with their true labels before all others are queried."""
     canaries: int = 0
     budgets: tuple[Budget, ...] = ()
-    """Its own budget, and the common one of the model."""
+    """Its own budget, and the one that it shares with the model's other classifiers."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     description: str = ""
     """The description of the classifier in the ledger."""
@@ -320,7 +320,7 @@ class Runner:
         return [(each, self.ledger.spend(*(each.group or own))) for each in self.settings.budgets if self.ledger]
 
     def unavailable(self) -> str | None:
-        """Why nothing can be asked now, as a sentence; None if a query would be sent."""
+        """Why nothing can be queried now, as a sentence; None if a query would be sent."""
         if self.halt:
             return self.halt.message
         if self._available_at and datetime.now(UTC) < self._available_at:

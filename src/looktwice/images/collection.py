@@ -74,8 +74,8 @@ def read_truths(path: Path, column: str = COLUMN) -> dict[str, KnownTruth]:
     may have several rows of excluded labels. A column `probability` has relative probabilities of selection for
     labelling. Other columns are ignored.
 
-    A column `tags` in place of `label` holds all tags of a file, `cat;dog`, or none. Several rows with different labels
-    of one file are its tags too, and then every truth of the table is a set of tags.
+    A column `tags` in place of `label` holds all tags of a file, `cat;dog`, or none. If any file has several rows with
+    different labels, the labels of every file in the table are its tags.
     """
     rows = _rows(path)
     where, header = shown(str(path)), next(rows, [])
@@ -184,7 +184,7 @@ def find(paths: Sequence[Path], max_pixels: int = MAX_PIXELS) -> Sequence[Pictur
     """The pictures in files, folders (including subfolders) and `.npz` files, without true labels.
 
     A folder given alone names its pictures by their path below it, sorted by code point; with several paths, each
-    name begins with the path as it was given. A single file may have any extension; from a folder, only `ENDINGS` are
+    name is prefixed with the path as given. A single file may have any extension; from a folder, only `ENDINGS` are
     used.
     """
     if not paths:
@@ -247,7 +247,7 @@ def one(item: PictureLike, name: str = "picture") -> Picture:
         pictures = find([Path(item)])
         if len(pictures) != 1:
             raise DataError(
-                f"{shown(str(item))}: holds {len(pictures)} pictures; give one picture", code="pictures-many"
+                f"{shown(str(item))}: contains {len(pictures)} pictures; give one picture", code="pictures-many"
             )
         return pictures[0]
     if isinstance(item, bytes | bytearray | memoryview):
@@ -310,10 +310,10 @@ def labelled(
     """The pictures of a collection with their true labels, sorted by name.
 
     `path` is a folder with a `labels.csv` (columns `file` and `label`), a folder with one folder per class, or an
-    `.npz` with `images`, `labels` and `class_names`. `truths` is a CSV like `labels.csv` that lies elsewhere, and
-    `column` names the column of the CSV that holds the truths. Truths are tags if the CSV has a column `tags` or
-    several labels for a file, `truths` is COCO's JSON of instances, or `labels` of an `.npz` have a column of 0 and 1
-    for each of the `class_names`.
+    `.npz` with `images`, `labels` and `class_names`. `truths` is a CSV like `labels.csv` in another place, and
+    `column` is the name of its column of true labels. The pictures are labelled with tags if the CSV has a column
+    `tags` or several labels for a file, `truths` is COCO instances JSON, or `labels` of an `.npz` have a column of 0
+    and 1 for each of the `class_names`.
     """
     with reading(path):
         if truths is None and (path / "labels.csv").is_file():
@@ -401,7 +401,7 @@ def _listed(root: Path) -> list[str]:
 def _walk(root: Path) -> Iterator[str]:
     """List files below a folder, except hidden ones. Each folder is read once, so that circular links terminate.
 
-    Links to folders are followed last, so that what really lies below the root keeps its own name; links to a folder
+    Links to folders are followed last, so that files below the root keep their own names; links to a folder
     above the root, or above the link, are not followed.
     """
     folders, links, seen = [""], list[str](), set[tuple[int, int]]()

@@ -168,8 +168,8 @@ def _jpeg(data: bytes) -> tuple[ImageFile, bytes]:
 def _draft(picture: JpegImageFile, data: bytes, target: tuple[int, int], max_pixels: int) -> None:
     """Decode a JPEG at 1/2, 1/4 or 1/8 of its size if that stays above the target.
 
-    One whose first scan holds all components is decoded row by row, so that it may have more pixels than are kept;
-    of any other all coefficients are in memory before the first row is written, at whatever scale.
+    If the first scan contains all components, the JPEG is decoded row by row, so it may have more pixels than are kept.
+    Otherwise, all coefficients are in memory before the first row is written, at any scale.
     """
     parts = picture.layers
     scan = b"\xff\xda" + struct.pack(">HB", 6 + 2 * parts, parts)

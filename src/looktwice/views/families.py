@@ -317,8 +317,8 @@ class Perspective(Sampled):
 class Occlude(View):
     """A part of the picture covered by mid-grey or by its mean colour.
 
-    The share is that of both sides in the centre, of one side from an edge on, or of the sides of each of the 4 × 4
-    cells of a grid.
+    The share applies to both sides in the centre, to one side starting at an edge, or to the sides of each cell of a
+    4 × 4 grid.
     """
 
     adjective = "partly covered"

@@ -1,9 +1,9 @@
 """Render queries: geometric views, remapped with fixed-point source positions.
 
-Fixed point makes the pixels the same on every OpenCV from 4.10 on, which its own affine warp does not guarantee.
-Moves are computed as complex numbers x + iy, whose two parts have the memory layout that OpenCV needs.
-The output is filled as one flat row of pixels, some thousands a call: many small views make one call, and the maps
-of large ones stay in the cache of the CPU.
+Fixed-point positions make the pixels identical in all versions of OpenCV from 4.10, which its own affine warp does not
+guarantee. Moves are computed as complex numbers x + iy, whose two parts have the memory layout that OpenCV needs. The
+output is filled as one flat row of pixels, some thousands a call: many small views make one call, and the maps of large
+ones stay in the cache of the CPU.
 """
 
 import threading

@@ -92,7 +92,7 @@ class BatchApi(ABC):
 
     most_questions: ClassVar[int]
     most_bytes: ClassVar[int] = 128_000_000
-    """The largest batch in bytes: below the vendors' limits, as it is held in memory."""
+    """The maximum size of a batch in bytes; it is held in memory, so this is below the vendors' limits."""
 
     def __init__(self, vendor: ChatModel, headers: Mapping[str, str], secrets: Secrets) -> None:
         patient = {**vendor.model_dump(include={*HttpSettings.model_fields}), "max_reply_bytes": LARGEST_REPLY}

@@ -229,7 +229,7 @@ class Asked(NamedTuple):
 
 
 class ChatClassifier:
-    """A language model that is asked for the label of one picture per request."""
+    """A language model that is queried for the label of one picture per request."""
 
     def __init__(self, vendor: ChatModel, lexicon: Lexicon, prompts: Prompts, secrets: Secrets) -> None:
         key = vendor.key or (None if vendor.url else vendor.key_variable)

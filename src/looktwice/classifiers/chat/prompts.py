@@ -121,8 +121,8 @@ class Prompts:
     def _wording(self, number: int) -> str:
         if self.prompt and self.wordings is None:
             raise PermanentError(
-                f"the view 'wording:{number}' paraphrases the usual prompt, and the description of the classifier has "
-                'its own; name a file of its paraphrases as wordings = "…", or leave the view out',
+                f"the view 'wording:{number}' paraphrases the default prompt, but the classifier's description has "
+                'its own; specify a file of paraphrases with wordings = "…", or leave out the view',
                 code="view-unsupported",
             )
         known = usual_wordings() if self.wordings is None else self.wordings

@@ -84,7 +84,7 @@ class Alarm(NamedTuple):
     pictures: int
     """The number of pictures since."""
     needed: int
-    """The number of usual pictures in a row that end it."""
+    """The number of consecutive usual pictures that end it."""
 
     def __str__(self) -> str:
         began = datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -175,9 +175,9 @@ class OpenBatch(NamedTuple):
 
     id: int
     file: str | None
-    """The vendor's name of the uploaded file, once known."""
+    """The vendor's name of the uploaded file, if known."""
     remote: str | None
-    """The vendor's name of the batch, once known."""
+    """The vendor's name of the batch, if known."""
     at: float
     keys: tuple[bytes, ...]
     """The queries without a result."""

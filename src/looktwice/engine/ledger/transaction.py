@@ -35,9 +35,9 @@ from looktwice.engine.ledger.schema import (
 
 DAY = 86_400
 MOST_TOGETHER = 500
-"""The most keys per lookup, and operations per commit."""
+"""The maximum number of keys per lookup, and of operations per commit."""
 MOST_VALUES = 30_000
-"""The most values per statement."""
+"""The maximum number of values per statement."""
 RAW_LIMIT = 262_144
 """The largest reply that is stored, before compression; of a longer one only the reading is kept."""
 
