@@ -133,8 +133,7 @@ def trust(
     """Approve the classifiers that a file from somebody else names.
 
     Shows the programs that it would run, the environment variables that it reads and the addresses to which it sends
-    pictures. Nothing is
-    run or sent before approval. Profiles that you fit are approved by fit.
+    pictures. Nothing is run or sent before approval. Profiles that you fit are approved by fit.
 
     [bold]Example[/bold]
 

@@ -152,8 +152,7 @@ async def collect(
     """Ask about every picture and collect the votes, labelled if every picture has a true label.
 
     Nothing is asked if no true label is among the known labels of the classifier. If the classifier's labels are
-    unknown,
-    its answers about a few pictures are compared with the true labels first.
+    unknown, its answers about a few pictures are compared with the true labels first.
     """
     channels = _asked(engine, panel)
     known = tuple(dict.fromkeys(label for channel in channels for label in channel.labels or ()))

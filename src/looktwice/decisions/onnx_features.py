@@ -1,8 +1,8 @@
 """Open models: classifiers whose final linear layer and its input features can be read.
 
 An ONNX file is read directly (extra `onnx`): the graph is followed back from its first output to the linear layer, a
-Gemm or a MatMul with or without an Add, and what enters that layer becomes a further output. The layer may be
-followed by a softmax and by steps that change no number. The description is that of the ONNX connector.
+Gemm or a MatMul with or without an Add, and what enters that layer becomes a further output. The layer may be followed
+by a softmax and by steps that change no number. The description is that of the ONNX connector.
 """
 
 from __future__ import annotations

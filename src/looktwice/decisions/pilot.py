@@ -180,8 +180,7 @@ async def ask_all(engine: QueryEngine, pictures: Sequence[Picture], panel: Panel
     them.
 
     With several classifiers and a budget, their base queries come first, one classifier after the other. Sequences are
-    compared on the same pictures, so a source with answers about only a few would bias the
-    comparison.
+    compared on the same pictures, so a source with answers about only a few would bias the comparison.
     """
     others = [view for view in panel if isinstance(view, At) and isinstance(view.view, Base)]
     stages = [Panel(tuple(others[:count])) for count in range(len(others) + 1)] if _in_stages(engine, panel) else []

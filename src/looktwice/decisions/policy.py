@@ -230,8 +230,8 @@ class Policy(PicturePolicy):
         return replace(self, sets=self.held_out.conformal(coverage, kind))
 
     def accepts(self, confidence: Floats, labels: Sequence[str], votes: Votes) -> Bools:
-        """(n,): whether answers reach the threshold of their label; none does if scores are missing that the
-        calibrator was fitted on."""
+        """(n,): whether answers reach the threshold of their label; none does if scores are missing that the calibrator
+        was fitted on."""
         least = np.array([NEVER if self.accept is None else self.accept.for_label(label) for label in labels])
         reached = confidence >= least
         return (
@@ -396,8 +396,8 @@ class DecisionOptions:
     max_queries: float | None = None
     """The maximum average number of queries per picture, reached by stopping earlier."""
     max_error: float | Mapping[str, float] | None = None
-    """Accept answers that are wrong at most this often; the others need review. None makes no decisions. A
-    mapping sets the error of each label, with `*` for all others."""
+    """Accept answers that are wrong at most this often; the others need review. None makes no decisions. A mapping sets
+    the error of each label, with `*` for all others."""
     max_miss: Mapping[str, float] | None = None
     """Accept at most this share of the pictures of these classes as another class."""
     level: float = 0.95
@@ -410,8 +410,7 @@ class DecisionOptions:
     """How sets are built: `aps` sets are larger for doubtful pictures, and the label that crosses the threshold is
     included at random, with a seed from the pixels; `raps` sets contain fewer labels; `aps-deterministic` sets are not
     randomised and are larger; `lac` sets, all labels above one threshold, are the smallest on average but cover
-    doubtful
-    pictures less often."""
+    doubtful pictures less often."""
     unfamiliar: Unfamiliar = "review"
     """How to handle unfamiliar pictures: `accept` treats them like any other, `review` never accepts them, `refuse`
     does not query them."""

@@ -13,8 +13,7 @@ move: if those after all views are calibrated, a picture that stops adds their s
 average. This estimate varies much less between samples than the Brier score itself, which is only used as a check.
 
 All quantities are measured on held-out folds. `find` nests the whole selection in each fold, so a guarantee may be
-based on
-the outcome that it returns.
+based on the outcome that it returns.
 """
 
 from __future__ import annotations

@@ -257,7 +257,7 @@ class TagVerdict(PictureVerdict):
         parts += [f"unsure: {some(unsure)}"] if unsure else []
         parts += [f"none of the {'other ' * bool(parts)}{len(self.no)} tags"] if self.no else []
         if self.unfamiliar_because:
-            parts.append("how far that can be trusted is not known, because the picture is unlike the labelled ones")
+            parts.append("how far that can be trusted is unknown, because the picture is unlike the labelled ones")
         text = "; ".join(parts)
         return f"{text[0].upper()}{text[1:]}."
 
@@ -308,8 +308,7 @@ def sentence(
     >>> sentence("coat", "coat", 0.71, [], score=0.95)
     'No view was asked; the classifier itself gave coat a score of 0.95; such answers are right 71 % of the time.'
     >>> sentence("coat", "coat", 0.93, [("turn:8", "coat")], familiar=False)
-    '1 of 1 views agree; how often such answers are right is not known, because the picture is unlike the labelled
-    ones.'
+    '1 of 1 views agree; how often such answers are right is unknown, because the picture is unlike the labelled ones.'
     """
     answered = [(view, answer) for view, answer in votes if answer is not None]
     agree = sum(answer == label for _, answer in answered)
@@ -328,7 +327,7 @@ def sentence(
     if familiar:
         parts.append(f"such answers are right {percent(confidence)} of the time.")
     else:
-        parts.append("how often such answers are right is not known, because the picture is unlike the labelled ones.")
+        parts.append("how often such answers are right is unknown, because the picture is unlike the labelled ones.")
     text = "; ".join(parts)
     return text[0].upper() + text[1:]
 

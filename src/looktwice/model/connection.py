@@ -281,8 +281,8 @@ class Connection:
         return tuple(dict.fromkeys(address for sends in reached for address in sends))
 
     def typical_price(self, name: str = "") -> int:
-        """The price of a query to the classifier of this name, or else the first one, in millionths; with token
-        prices, an estimate for a phone photo at the working size."""
+        """The price of a query to the classifier of this name, or else the first one, in millionths; with token prices,
+        an estimate for a phone photo at the working size."""
         asked = next((each for each in self.connected if each.name == name), self.connected[0])
         return typical_price(asked, self.options)
 
