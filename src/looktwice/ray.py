@@ -64,7 +64,7 @@ SOURCE = "source"
 """The column with a picture's file, its size and modification time."""
 TEXT: files.Kind = "text"
 READING = 0.1
-"""Processors of a task that reads or writes; scorers reserve as much less."""
+"""The processor share of a task that reads or writes; scorers reserve that much less."""
 IMAGE_COLUMNS = ("image", "bytes", "img", "content", "data", "jpg", "jpeg", "png", "webp")
 IN_FOLDERS = (*PICTURE_ENDINGS, ".parquet", ".tar")
 """The extensions of the files that are read from a folder, ignoring case."""
@@ -72,7 +72,7 @@ NAME_COLUMNS = ("name", "file_name", "filename", "file", "path", "key", "__key__
 
 
 class Scorer:
-    """A callable class for `Dataset.map_batches`: takes batches of pictures and gives their verdicts, one per row.
+    """A callable class for `Dataset.map_batches`: takes batches of pictures and returns their verdicts, one per row.
 
     `profile` is a profile or its path. `classifiers` replace those of the file, which the user must have approved on
     this machine; a profile that is not a file needs them. `image` is the column of pictures (bytes of files, or uint8
@@ -107,7 +107,7 @@ class Scorer:
         return self.table(batch, self.verdicts(batch))
 
     def verdicts(self, batch: Batch) -> list[Verdict | Unscored]:
-        """The verdict on each picture of a batch, or why there is none."""
+        """The verdict on each picture of a batch, or the reason why there is none."""
         rows = zip(batch[self._image], batch[self._name], strict=True)
         pictures = [one(b"" if content is None else content, str(name)) for content, name in rows]
         return list(self.model.score(pictures, self._decide))
@@ -366,7 +366,7 @@ def filesystem(address: str) -> tuple[FileSystem, str]:
 
 @cache
 def _connected(root: str) -> tuple[FileSystem, str]:
-    """One connection for all files of a bucket."""
+    """One connection is used for all files of a bucket."""
     from pyarrow.fs import FileSystem
 
     opened: tuple[FileSystem, str] = FileSystem.from_uri(root)
@@ -386,7 +386,7 @@ def _by_filesystem(group: Sequence[File]) -> list[tuple[FileSystem, dict[str, Fi
 
 
 def _stamp(info: FileInfo, local: bool) -> str:
-    """The fields of a file's status that identify its version; on a local disk also its ctime."""
+    """The fields of a file's status that identify its version, including its ctime on a local disk."""
     return f"{info.size} {info.mtime_ns}" + (f" {os.stat(info.path).st_ctime_ns}" if local else "")
 
 
@@ -406,7 +406,7 @@ BLOCK = 16 << 20
 def running(address: str | None = None, cpus: int | None = None) -> Iterator[int]:
     """Context manager for the cluster at `address`, or a local one with `cpus`; yields the number of processors.
 
-    Ray neither reports its use over the network nor opens its dashboard, unless the user's own settings say so.
+    Ray neither reports usage over the network nor opens its dashboard, unless the user's own settings enable it.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")

@@ -50,11 +50,11 @@ Options = TypeVar("Options", AskOptions, DecisionOptions)
 COVERAGE = 0.9
 """The default coverage of the sets of `predict_set`."""
 _TURN = threading.Lock()
-"""A connected classifier serves one event loop at a time, so estimators with one are serialised."""
+"""A connected classifier serves one event loop at a time, so estimators that share one are serialised."""
 
 
 class EstimatorKeywords(AskKeywords, DecisionKeywords, total=False):
-    """The options of asking and deciding as keyword arguments; see `AskOptions` and `DecisionOptions`."""
+    """The query and decision options as keyword arguments; see `AskOptions` and `DecisionOptions`."""
 
 
 OPTIONS: dict[str, object] = {
@@ -89,36 +89,36 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             path, or none if the classifier is local.
         budget: Queries: a total for this ledger and classifier, or `"+500"` for 500 more in each call.
         money: The same in money.
-        price: The price of one query; by default that of the classifier's description.
-        prices: A table of prices by the token, for chat models; see `looktwice prices`.
-        rate: The most queries per second; by default the classifier's own limit.
-        concurrency: The most concurrent calls; by default the classifier's own limit.
+        price: The price of one query; by default the one in the classifier's description.
+        prices: A table of token prices, for chat models; see `looktwice prices`.
+        rate: The maximum number of queries per second; by default the classifier's own limit.
+        concurrency: The maximum number of concurrent calls; by default the classifier's own limit.
         canaries: The number of stored answers to query again in each call, to detect a changed classifier; useful with
             a persistent ledger.
-        per_day: The most queries per UTC day.
+        per_day: The maximum number of queries per UTC day.
         money_per_day: The same in money.
         longest_wait: The longest wait in seconds that the classifier may ask for.
         scores: `use` the classifier's scores and ranked lists where they help on held-out folds, or `ignore` them.
         working_size: The longer side in pixels to which larger pictures are scaled down; by default that of `fit`, or
             what the classifier can use.
-        batch: Ask a chat model in its vendor's batches: within a day, at a lower price; needs a ledger on disk.
+        batch: Use a chat vendor's batch interface: answers within a day, at a lower price; needs a ledger on disk.
         label_check: Pictures of `fit` whose labels are compared with `y` before the others are asked about; 0 asks
             about all of them even if no label is in `y`.
         all: Whether everything is asked about each picture, even if further answers would have little effect.
-        max_price: What a picture may cost on average, by stopping earlier.
-        max_queries: How many queries a picture may take on average, by stopping earlier.
+        max_price: The maximum average price per picture, reached by stopping earlier.
+        max_queries: The maximum average number of queries per picture, reached by stopping earlier.
         max_error: `verdicts` accepts answers that are wrong at most this often, or a mapping by label; None decides
             nothing.
-        max_miss: By class, the share of its pictures that `verdicts` may accept as something else.
+        max_miss: By class, the share of its pictures that `verdicts` may accept as another class.
         level: The certainty of these guarantees.
         accept: Whether `verdicts` accepts by `guarantee` or by `estimate`.
-        coverage: How often prediction sets should contain the truth; by default, `verdicts` has none and those of
+        coverage: How often prediction sets should contain the true label; by default, `verdicts` has none and those of
             `predict_set` have a coverage of 90 %.
         sets: How they are built: `aps`, `raps`, `aps-deterministic` or `lac`.
         unfamiliar: Whether `verdicts` may `accept`, must `review` or should `refuse` to ask about a picture that is not
             like those of `fit`.
         false_alarms: The share of familiar pictures that may be flagged as unfamiliar.
-        on_drift: What happens to verdicts after a drift alarm: `hold` accepts none, `accept` goes on.
+        on_drift: What happens to verdicts after a drift alarm: `hold` accepts none, `accept` continues as before.
         tags: The tag of each column of `y`, if the classifier returns tags and `y` is 0 and 1, n × tags.
 
     Attributes:

@@ -1,1 +1,1 @@
-"""Labels from people: the queue of pictures, the label file and the page."""
+"""Labels from people: the picture queue, the label file and the page."""

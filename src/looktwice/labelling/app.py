@@ -24,19 +24,19 @@ from looktwice.service.guards import Counters, Guard, Tokens, check_address
 from looktwice.service.server import answer, listen
 
 SIDE = 1280
-"""Longest side of a picture on the page, in pixels."""
+"""The longest side of a picture on the page, in pixels."""
 SMALL = 65_536
 """Pictures of up to this many pixels are sent as PNG, larger ones as JPEG."""
 QUALITY = 90
 LIMITS = ServiceLimits(body=65_536)
 HERE = Path(__file__).parent
 SHARED = ("/page/style.css", "/page/api.js", "/page/token.js", "/page/icon.svg")
-"""Files shared with the page of the service."""
+"""Files shared with the service's page."""
 TOKEN = TypeAdapter(Token)
 
 
 class UndoBody(BaseModel):
-    """The body of an undo request: the window whose last click is undone."""
+    """The body of an undo request: the window whose last click is to be undone."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -103,7 +103,7 @@ class _Routes:
             app.add_route(path, route, methods=[method])
 
     async def work(self, _: Request) -> Response:
-        """The title, the following command, and the vocabulary."""
+        """The page title, the next command, and the vocabulary."""
         return JSONResponse({**asdict(self._work), "labels": self._session.words()})
 
     async def state(self, request: Request) -> Response:

@@ -21,19 +21,20 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, 
 from looktwice.model import FILE_COLUMNS, AnswerKind, DataError, files, read_header, read_truths, shown
 
 COLUMNS: dict[AnswerKind, tuple[str, ...]] = {"label": ("file", "label", "not"), "tags": ("file", "tags")}
-"""The columns of the table, by the kind of truths."""
+"""The columns of the table, by the kind of labels."""
 JOURNAL = ".journal"
 BEGINNING = b'{"at":"'
 """How a journal begins."""
 BEHIND = 100
-"""Events by which the table may be behind the journal."""
+"""The number of events by which the table may lag behind the journal."""
 Says = Literal["label", "tags", "not", "unsure", "skip"]
-"""The true label is given; the true tags are given; labels are excluded; can't tell; show it again later."""
+"""The kinds of clicks: the true label, the true tags, excluded labels, "can't tell", or show the picture again
+later."""
 LABELS = {"label": (1, 1), "tags": (0, 100), "not": (1, 100), "unsure": (0, 0), "skip": (0, 0)}
-"""The fewest and most labels of each kind."""
+"""The minimum and maximum number of labels for each kind of click."""
 Name = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Word = Annotated[str, StringConstraints(pattern=r"\S", max_length=200)]
-"""A label, not stripped: the classifier's own may begin or end with a space."""
+"""A label, not stripped, since the classifier's labels may begin or end with a space."""
 Token = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z_-]{1,64}$")]
 
 
@@ -43,7 +44,7 @@ class Click(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: Token
-    """Chosen by the page, so that a repeated click counts once."""
+    """An id chosen by the page, so that a repeated click counts once."""
     window: Token
     """The window it came from."""
     file: Name
@@ -99,7 +100,7 @@ class Labels:
     """The labels of a collection, shared by all windows of one process; a lock keeps other processes out."""
 
     def __init__(self, out: Path, kind: AnswerKind = "label") -> None:
-        """`out` is the `labels.csv`; an existing one without a journal is imported."""
+        """`out` is the path of `labels.csv`; an existing file without a journal is imported."""
         files.check_writable(out, (".csv",))
         self.kind = kind
         self.out, self._journal = out, out.with_suffix(JOURNAL)
@@ -139,7 +140,8 @@ class Labels:
         return next((click for click in reversed(clicks) if click.window == window), None)
 
     def add(self, click: Click) -> None:
-        """Save a click to disk; one whose id is known changes nothing but a table that could not be written then."""
+        """Save a click to disk; a click with a known id is ignored, except that a table that could not be written
+        before is written."""
         with self._lock:
             if click.id not in self._events:
                 self._append(click)
@@ -236,8 +238,8 @@ class Labels:
 def table(known: Mapping[str, Click], kind: AnswerKind = "label") -> str:
     """`labels.csv`: a row for each labelled picture, none for a skipped one.
 
-    `label` is the true label. If it is unknown, `not` has a label that was ruled out, one row each. Both are empty if
-    nobody could tell. `tags` are all true tags; a picture that nobody could tell has no row then.
+    `label` is the true label. If it is unknown, `not` has a label that was ruled out, one per row. Both are empty if
+    nobody could tell. `tags` has all true tags; in that case, a picture that nobody could tell has no row.
     """
     out = io.StringIO()
     writer, quoting = (

@@ -33,11 +33,11 @@ from looktwice.model import (
 )
 
 LEASE = 120.0
-"""Seconds for which pictures stay assigned to a window after its last request; then other windows may get them."""
+"""Seconds for which pictures stay assigned to a window after its last request, before other windows may get them."""
 BUTTONS = 10
-"""The most labels offered as buttons, one for each of the keys 1 to 9 and 0."""
+"""The maximum number of labels offered as buttons, one for each of the keys 1 to 9 and 0."""
 FEWEST = 5
-"""The fewest labels offered, so that a unanimous answer is not revealed by being the only one."""
+"""The minimum number of labels offered, so that a unanimous answer is not revealed by being the only one."""
 
 
 def shuffled(names: Sequence[str], seed: int = 0) -> list[str]:
@@ -95,11 +95,11 @@ def options(digest: str, named: Sequence[str], vocabulary: Sequence[str]) -> lis
 
 
 PRELOADED = 4
-"""Pictures assigned to a window at a time: the one it shows and those it preloads."""
+"""The number of pictures assigned to a window at a time: the one it shows and those it preloads."""
 ASKED = 24
-"""Pictures whose views are queried before anybody gets to them."""
+"""The number of pictures ahead whose views are queried before anybody gets to them."""
 TOGETHER = 8
-"""Pictures that are queried at once."""
+"""The number of pictures queried at once."""
 
 
 @dataclass(frozen=True)
@@ -117,10 +117,10 @@ class Item:
     file: str
     options: tuple[str, ...]
     pending: bool
-    """Whether the options are still to come, with the classifier's answers."""
+    """Whether the options are still pending, because they come with the classifier's answers."""
     prediction: Prediction | None
     chosen: tuple[str, ...] = ()
-    """The tags that are switched on at first, where verdicts are reviewed."""
+    """The tags that are initially selected, if verdicts are reviewed."""
 
 
 @dataclass(frozen=True)
@@ -131,13 +131,13 @@ class State:
     settled: int
     total: int
     mine: bool
-    """Whether the window has a click that it can undo."""
+    """Whether the window has a click to undo."""
     notice: str
     """Why views are no longer queried; empty while they are."""
     summary: Summary | None
-    """What the labels show so far; None if nothing is queried, since nothing is known about the classifier then."""
+    """Statistics of the labels so far; None if nothing is queried, since the classifier's answers are then unknown."""
     tags: bool = False
-    """Whether several labels may be true of a picture."""
+    """Whether several labels may apply to a picture."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ class LabellingSession:
         )
 
     def _shown(self, known: Mapping[str, Click]) -> Summary | None:
-        """What the labels show so far, for the page."""
+        """Statistics of the labels so far, for the page."""
         if self.audit:
             return audit_summary(self.audit.share(verdicts_wrong(self.audit, known)), len(self.audit.verdicts))
         return self._summary.shown() if self._summary else None

@@ -2,7 +2,7 @@
 
 An audit estimates the error rate among accepted verdicts, from a sample stratified by confidence. Within a stratum
 every picture is equally likely to be labelled, so each label is weighted by the number of pictures per label in its
-stratum (Horvitz and Thompson). Labels go where the answers vary most (Neyman allocation).
+stratum (Horvitz and Thompson). More labels go to strata whose outcomes vary more (Neyman allocation).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from looktwice.model import (
 
 STRATA = 12
 FEWEST_IN_STRATUM = 4
-"""Labels that every stratum gets before Neyman allocation starts."""
+"""The number of labels in every stratum before Neyman allocation starts."""
 LEAST_ERROR, MOST_ERROR = 0.01, 0.95
-"""Bounds of the error rate expected of a stratum, whatever its confidence."""
+"""Bounds on a stratum's expected error rate, whatever its confidence."""
 LEAST_RATE = 0.002
 PRIOR = 5.0
-"""Number of labels that the expected error rate of a stratum counts for, in the variance."""
+"""The weight of a stratum's expected error rate in the variance, in labels."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Audit:
 
     @classmethod
     def from_verdicts(cls, verdicts: Sequence[Verdict], seed: int = 0) -> Audit:
-        """An audit of the accepted verdicts among these; of all, if none has a decision."""
+        """An audit of the accepted verdicts among these, or of all if none has a decision."""
         accepted = [verdict for verdict in verdicts if verdict.decision != "review" and not verdict.held]
         if not accepted:
             raise DataError(
@@ -94,7 +94,7 @@ class Audit:
         return np.clip(np.bincount(self.stratum, doubt) / self.sizes, LEAST_ERROR, MOST_ERROR)
 
     def order(self) -> list[str]:
-        """The names in the order in which to label them; every prefix is a stratified sample."""
+        """The names in labelling order; every prefix is a stratified sample."""
         rng = np.random.default_rng(self.seed)
         within = [rng.permutation(np.flatnonzero(self.stratum == h)).tolist() for h in range(len(self.sizes))]
         taken, worth = np.zeros(len(self.sizes)), self.sizes * np.sqrt(self.expected * (1.0 - self.expected))
@@ -123,7 +123,7 @@ class Audit:
 def strata(confidence: Floats, most: int = STRATA) -> Places:
     """(n,): strata of similar confidence, the most confident first; equal confidences share a stratum.
 
-    Each has about the same sum of standard deviations (the rule of Dalenius and Hodges).
+    Each has about the same sum of standard deviations (Dalenius and Hodges' rule).
     """
     value, place, count = np.unique(-confidence, return_inverse=True, return_counts=True)
     error = np.clip(1.0 + value, LEAST_ERROR, MOST_ERROR)
@@ -134,7 +134,7 @@ def strata(confidence: Floats, most: int = STRATA) -> Places:
 
 
 def share(sizes: Counts, count: Counts, errors: Counts, expected: Floats) -> Share:
-    """The error rate over all strata, from the number of labels and errors in each.
+    """The error rate over all strata, from the numbers of labels and errors in each.
 
     The interval is Wilson's at the effective sample size (Korn and Graubard). A stratum without errors among few labels
     does not have variance zero: for the variance, its error rate is shrunk towards the expected one, multiplied by the
@@ -190,28 +190,29 @@ class LabelSummary:
     """Accuracy, calibration and guarantees from the labels so far; figures are None if there are too few labels."""
 
     labels: int
-    """Pictures that have a label, or labels that are ruled out, and answers of the classifier."""
+    """The number of pictures with a label or with ruled-out labels, and with answers from the classifier."""
     unsure: int
-    """Pictures marked as "can't tell"."""
+    """The number of pictures marked as "can't tell"."""
     accuracy: tuple[float, float, float] | None = None
     """Accuracy of the classifier's own answer, and its 95 % interval."""
     ece: float | None = None
     """Calibration error of the confidences, by 5-fold cross-validation."""
     max_error: float | None = None
-    """The strictest guarantee that holds now, of the ladder and the desired one."""
+    """The strictest guarantee that holds now, from the ladder and the desired one."""
     accepted: float | None = None
     """The share of pictures that this guarantee accepts."""
     wanted: float = 0.0
     """The desired guarantee."""
     more: int | None = None
-    """About how many more labels the desired guarantee takes; None if the answers are wrong too often for it."""
+    """The approximate number of further labels that the desired guarantee needs; None if the answers are wrong too
+    often."""
     enough: bool = False
-    """Whether this many labels support the desired guarantee four times out of five."""
+    """Whether this many labels support the desired guarantee with a power of 0.8."""
     unasked: int = 0
-    """Labelled pictures that the classifier has not answered about yet."""
+    """The number of labelled pictures without answers from the classifier so far."""
 
     def shown(self) -> Summary:
-        """As the page shows it."""
+        """The summary in the form that the page shows."""
         return Summary(self.lines(), NOTE, self.enough)
 
     def lines(self) -> list[tuple[str, str, str]]:
@@ -234,9 +235,9 @@ class LabelSummary:
 
 
 def summarise(labelled: LabelledVotes, unsure: int, max_error: float, level: float = 0.95) -> LabelSummary:
-    """Summarise labelled votes: accuracy, calibration, and the way to the desired guarantee.
+    """Summarise labelled votes: accuracy, calibration, and what the desired guarantee still needs.
 
-    The guarantees of the ladder are tried at a level corrected for trying several, the desired one at its own level.
+    The guarantees from the ladder are tested at a level corrected for multiple tests, the desired one at its own level.
     """
     count = len(labelled)
     if count < FEWEST or len(set(labelled.truths.tolist())) < 2:

@@ -1,4 +1,4 @@
-"""The model with its arguments and results: everything that interfaces import from the packages below."""
+"""The model with its arguments and results: everything that the interfaces import from lower packages."""
 
 from looktwice import calibration, files, plots, views
 from looktwice.calibration import (

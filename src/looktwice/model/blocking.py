@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class _Loop:
-    """An event loop in a separate thread, for callers with or without their own.
+    """An event loop in a separate thread, for callers with or without their own loop.
 
     anyio's portal does not handle Ctrl-C, which must stop a run gracefully, and hangs after forks.
     """
@@ -43,7 +43,7 @@ class _Loop:
 
     @property
     def forked(self) -> bool:
-        """Whether it was created before a fork, in another process."""
+        """Whether it was created in another process, before a fork."""
         return self._process != os.getpid()
 
     def _live(self) -> None:
@@ -59,7 +59,7 @@ class _Loop:
         self._loop.close()
 
     def run(self, work: Awaitable[T], interrupt: Callable[[], None], resume: Callable[[], None]) -> T:
-        """Run a coroutine. Ctrl-C interrupts it and waits for its end; a second one exits."""
+        """Run a coroutine. The first Ctrl-C interrupts the coroutine and waits for its end; the second one exits."""
         future = self._take(work)
         try:
             return future.result()
@@ -264,7 +264,7 @@ class Model:
         self.close()
 
     def close(self) -> None:
-        """Write what is queued, and release all resources; the next call reopens them."""
+        """Write queued answers and release all resources; the next call reopens them."""
         with self._opening:
             loop, self._loop = self._loop, None
         if loop:

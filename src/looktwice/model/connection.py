@@ -72,9 +72,9 @@ def connect(
 
     `source` is a string such as `onnx:model.onnx`, a TOML file, a function, or a classifier. A function takes one
     picture (uint8, height × width × RGB) and returns a label, or with `@looktwice.batched` a list of each; it may be
-    async. `rename` gives labels other names: a
-    dictionary, or a CSV file with the columns `label` and `name`. `budget` and `money` hold for this classifier,
-    beside those of the model. The name is that of the TOML file (`name`, else its stem) or of the function.
+    async. `rename` gives labels other names: a dictionary, or a CSV file with the columns `label` and `name`. `budget`
+    and `money` apply to this classifier, in addition to those of the model. The default name is that of the TOML file
+    (`name`, else its stem) or of the function.
     """
     if isinstance(source, str | Path):
         source = resolve(str(source))
@@ -125,7 +125,7 @@ def named(given: Sequence[str] = ()) -> list[Connected]:
 def of_profile(profile: Profile, path: Path) -> list[Connected]:
     """The classifiers of a saved profile, which must be approved; for the project's profile, those of the project file.
 
-    Labels have the names that they had when it was fitted, or those of the project file.
+    Labels have the names from the fit, or those of the project file.
     """
     project, listed = Project.here(), dict[str, str]()
     if path.absolute() == project.profile_path().absolute():
@@ -166,11 +166,11 @@ def _kind(connected: Sequence[Connected]) -> AnswerKind:
 class Connection:
     """One or several classifiers; closing saves all answers and releases all resources.
 
-    The classifier, description and limits are those of the first, which has the lowest price.
+    Its classifier, description and limits are those of the first one, which has the lowest price.
     """
 
     profile: Profile | None
-    """What was learned; None before the fit."""
+    """The fitted profile; None before the fit."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class Connection:
         if not sources:
             raise LookTwiceError("no classifier is given; give at least one", code="option-invalid")
         self.connected = in_order([connect(source) for source in sources], options)
-        """The classifiers, the cheapest first."""
+        """The classifiers, cheapest first."""
         self.kind = _kind(self.connected)
         """Whether its answers are labels or tags."""
         first = self.connected[0]
@@ -209,7 +209,7 @@ class Connection:
         await self.close()
 
     async def close(self) -> None:
-        """Write what is queued, and close the ledger and the classifiers; the next call reopens them."""
+        """Write queued answers, and close the ledger and the classifiers; the next call reopens them."""
         engine, self._engine = self._engine, None
         for open_one in [engine] if engine else [each.classifier for each in self.connected]:
             await open_one.close()
@@ -246,11 +246,11 @@ class Connection:
         return self.engine.unavailable()
 
     def ledger_name(self) -> str | None:
-        """Where answers are stored, for people; None if they are not."""
+        """Where answers are stored, for display; None if they are not."""
         return ledger_name(self.connected, self.options)
 
     def _ledger(self) -> str | None:
-        """The location of the ledger, if it exists and others can read it."""
+        """The location of the ledger, if it exists and is persistent."""
         place = ledger_place(self.connected, self.options)
         if place in (None, OFF, MEMORY) or not (place.startswith(POSTGRES) or Path(place).exists()):
             return None
@@ -262,9 +262,9 @@ class Connection:
         return [day for day in maintenance.stats(place) if day.fingerprint in prints] if place else []
 
     def label_maps(self, truths: Iterable[str]) -> dict[str, LabelMap | None]:
-        """The correspondence of labels to truths by classifier; None if none of its labels is known.
+        """The correspondence between labels and true labels by classifier; None if none of its labels is known.
 
-        Known labels are those in its description and those in the ledger. No query is sent.
+        Its known labels are those in its description and those in the ledger. No query is sent.
         """
         place, wanted = self._ledger(), set(truths)
         maps: dict[str, LabelMap | None] = {}
@@ -276,7 +276,7 @@ class Connection:
         return maps
 
     def sends_to(self) -> tuple[str, ...]:
-        """The addresses to which pictures go, as far as the descriptions tell."""
+        """The addresses to which pictures are sent, as far as the descriptions state them."""
         reached = (registry.reach(resolve(each.description)).sends for each in self.connected)
         return tuple(dict.fromkeys(address for sends in reached for address in sends))
 
@@ -330,7 +330,7 @@ def typical_price(asked: Connected, options: AskOptions) -> int:
 def in_order(classifiers: Sequence[Connected], options: AskOptions) -> list[Connected]:
     """The classifiers by the price of a query, the lowest first; the order given breaks ties.
 
-    One on this machine costs nothing unless it has a price, and any other without a price counts as 1.
+    A local one costs nothing unless it has a price; any other without a price counts as 1.
     """
 
     def price(one: Connected) -> float:
@@ -388,16 +388,16 @@ def open_engine(classifiers: Sequence[Connected], options: AskOptions, seed: int
 
 
 def needs_ledger(limits: Limits, own: AskOptions, options: AskOptions) -> bool:
-    """Whether queries to a classifier are claimed and kept: all but those to one that is free, which is local and has
-    no price, budget, rate limit or a ledger that the user named."""
+    """Whether queries to a classifier are claimed and kept. Only those to a free classifier are not: it is local, and
+    has no price, budget, rate limit or ledger specified by the user."""
     limited = limits.price_micros or limits.per_second or own.prices or own.is_limited()
     counted = (options.budget, options.per_day) != (None, None)  # of money it spends nothing
     return not limits.local or bool(limited) or counted or options.ledger not in (None, OFF)
 
 
 def ledger_place(classifiers: Sequence[Connected], options: AskOptions) -> str | None:
-    """Where the ledger is; None if all classifiers are free. Limits without a place to remember them hold for as
-    long as the engine is open."""
+    """Where the ledger is; None if all classifiers are free. Without a persistent ledger, limits apply for as long as
+    the engine is open."""
     if options.ledger not in (None, OFF):
         return options.ledger
     asked = [(own.limits(one.classifier), own) for one in classifiers for own in (options.for_classifier(one),)]
@@ -410,7 +410,7 @@ def ledger_place(classifiers: Sequence[Connected], options: AskOptions) -> str |
 
 
 def ledger_name(classifiers: Sequence[Connected], options: AskOptions) -> str | None:
-    """The location for people and logs; the address of a database is omitted, since it may contain a password."""
+    """The location for display and logs; a database address is omitted, since it may contain a password."""
     place = ledger_place(classifiers, options)
     if place == OFF:
         return None

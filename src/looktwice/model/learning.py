@@ -1,4 +1,4 @@
-"""Fitting: what a model learns from labelled pictures."""
+"""Fitting: learn from labelled pictures."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Learner(Connection):
     async def ask(
         self, pictures: PicturesLike, labels: Sequence[object] | None = None, *, views: Panel | str | None = None
     ) -> Collected:
-        """Collect the answers about every picture under a panel, with truths if all are known.
+        """Collect the answers about every picture under a panel, with the true labels if all are known.
 
         The default panel is the profile's, with the profile's vocabulary, or else the general one.
         """
@@ -73,15 +73,15 @@ class Learner(Connection):
     ) -> FitResult:
         """Learn how far to trust the classifier, and what to ask it, from labelled pictures.
 
-        `pictures` is a collection with truths (a folder with one folder per class or with `labels.csv`, an `.npz`, an
-        official data set), or pictures with `labels`. A pilot on a quarter of them selects the views, wordings and
-        classifiers that are worth asking, and only these are asked about the others; `plan` tells the cost. The
+        `pictures` is a collection with true labels (a folder with one folder per class or with `labels.csv`, an `.npz`,
+        an official data set), or pictures with `labels`. A pilot on a quarter of them selects the views, wordings and
+        classifiers that are worth asking, and only these are asked about the others; `plan` estimates the cost. The
         sequence of queries and the stopping rule are selected within `max_price` and `max_queries` per picture, on
         average; by default they are the cheapest whose Brier score is within one standard error and 1 % of the best.
 
-        `views` fixes what is asked. `noise` is the file of `looktwice noise`, for the calibrator `transfer`. `paper`
-        searches the settings of one transformation as the paper does, in this many `draws`. `on_collected` is called
-        with the answers before fitting; by default it warns about missing ones.
+        `views` fixes what is asked. `noise` is a file written by `looktwice noise`, for the calibrator `transfer`.
+        `paper` searches the settings of one transformation as the paper does, in this many `draws`. `on_collected` is
+        called with the answers before fitting; by default it warns about missing ones.
         """
         train = labelled(pictures, labels, self.kind)
         if self.kind == "tags":
@@ -147,7 +147,7 @@ class Learner(Connection):
         return FitResult(self.profile, Frontier(()), collected)
 
     def _asked(self) -> list[ProfileClassifier]:
-        """The classifiers as stored in a profile, the cheapest first; a single one has no name."""
+        """The classifiers as stored in a profile, cheapest first; a single one has no name."""
         asked = [collecting.described(channel) for channel in self.engine.channels.values()]
         return asked if len(asked) > 1 else [asked[0].model_copy(update={"name": ""})]
 
@@ -204,10 +204,11 @@ class Learner(Connection):
         draws: int = 10,
         on_collected: OnCollected | None = None,
     ) -> Transferred:
-        """The paper's prescription: fit with the F_n of the best view on an open model, and compare.
+        """The paper's prescription: fit with the F_n of the view that is best on an open model, and compare it with
+        other calibrators.
 
-        `noise` was measured on the open model. The pictures are asked about under draws of that view and, for the
-        jury that it is compared with, under the general panel.
+        `noise` was measured on the open model. The pictures are queried under draws of that view and, for the jury used
+        as a comparison, under the general panel.
         """
         chosen = (noise if isinstance(noise, NoiseFile) else NoiseFile.load(Path(noise))).best()
         train = self._one_label(pictures, labels)
@@ -225,7 +226,7 @@ class Learner(Connection):
         *,
         on_collected: OnCollected | None = None,
     ) -> Profile:
-        """Make a profile from another classifier's jury, and from labelled pictures if there are any; fifty help.
+        """Make a profile from another classifier's jury, and from labelled pictures if there are any; even fifty help.
 
         With the classifier's own profile as the teacher, labels of changed pictures update it.
         """
@@ -244,7 +245,7 @@ class Learner(Connection):
         return self.profile
 
     def _one_label(self, pictures: PicturesLike, labels: Sequence[object] | None) -> Sequence[Picture]:
-        """Labelled pictures for methods that need one label each."""
+        """Labelled pictures for methods that need one label per picture."""
         if self.kind == "tags":
             raise FitError(
                 "this is for single-label answers, but the classifier returns tags; use fit", code="option-conflict"
@@ -253,7 +254,7 @@ class Learner(Connection):
 
 
 def labelled(pictures: PicturesLike, labels: Sequence[object] | None, kind: AnswerKind = "label") -> Sequence[Picture]:
-    """Pictures with truths of a kind: a collection that has them, or pictures and their labels."""
+    """Pictures with true labels of a kind: a collection that has them, or pictures and their labels."""
     if labels is not None:
         opened: Sequence[Picture] = with_truths(many(pictures), labels)
     elif isinstance(pictures, str | Path):

@@ -149,16 +149,16 @@ class AsyncModel(Learner):
     def labels_missing(
         self, options: DecisionOptions = DEFAULTS, /, **decision: Unpack[DecisionKeywords]
     ) -> int | None:
-        """How many more labelled pictures, drawn at random, what these options claim takes; 0 if there are enough.
+        """The number of further labelled pictures, drawn at random, that the claims of these options need; 0 if none.
 
-        None if more labels would not help. Every interface reports this number.
+        None if more labels would not help. All interfaces report this number.
         """
         options = replace(options, **decision)
         policy = self.policy(options)
         return planning.missing_labels(policy.claim_tests(options.claims(), self.fitted(), options.level))
 
     def monitor(self, options: DecisionOptions = DEFAULTS) -> Monitor:
-        """The drift monitor of pictures scored with these options."""
+        """The drift monitor for pictures scored with these options."""
         return self._judging(options)[2]
 
     async def end_alarm(self) -> None:
@@ -184,7 +184,7 @@ class AsyncModel(Learner):
     ) -> Verdict:
         """Label and confidence of one picture, or a `TagVerdict`; `on_answer` is called with every answer about it.
 
-        If cancelled it returns at once, and answers in flight are stored when they arrive.
+        If cancelled, it returns at once, and answers in flight are stored when they arrive.
         """
         verdicts = self.score([one(picture)], options, on_answer=on_answer, **decision)
         (verdict,) = [verdict async for verdict in verdicts]
@@ -222,12 +222,13 @@ class AsyncModel(Learner):
         on_answer: OnAnswer | None = None,
         **decision: Unpack[DecisionKeywords],
     ) -> AsyncGenerator[Verdict | Unscored]:
-        """Yield a verdict for each picture, in order, or why there is none; stored answers are not asked for again.
+        """Yield a verdict for each picture, in order, or the reason why there is none; stored answers are not queried
+        again.
 
-        From a drift alarm on, verdicts are held.
+        After a drift alarm, verdicts are held.
 
-        Each is returned as soon as it and those before it are answered; `on_answer` is called with each answer as
-        it arrives.
+        Each is yielded as soon as it and all previous ones are answered; `on_answer` is called with each answer as it
+        arrives.
         """
         policy, judge, monitor = self._judging(replace(options, **decision))
         opened = pictures if isinstance(pictures, Iterator) else many(pictures)
@@ -251,8 +252,8 @@ class AsyncModel(Learner):
     async def familiarity(self, pictures: PicturesLike) -> Floats:
         """(n,): the familiarity of each picture, a p-value in (0, 1]; sends no query.
 
-        At most 1 % of new familiar pictures have 0.01 or less. A verdict has a lower one if its answers are also
-        unusual. NaN if the profile cannot tell.
+        At most 1 % of new familiar pictures have 0.01 or less. A verdict may have a lower one, if its answers are
+        unusual too. NaN if the profile cannot tell.
         """
         policy, opened = self.policy(), many(pictures)
         if (familiarity := policy.familiarity) is None or not opened:
@@ -274,8 +275,8 @@ class AsyncModel(Learner):
     ) -> Evaluation:
         """Evaluate the confidences on held-out labelled pictures; returns a `TagEvaluation` for tags.
 
-        `unlabelled` are verdicts of this model about other pictures, or a file of `score`: their
-        confidences narrow the interval of the accuracy.
+        `unlabelled` are this model's verdicts on other pictures, or a file from `score`: their confidences narrow the
+        accuracy's interval.
         """
         policy, test = self.policy(options, **decision), labelled(pictures, labels, self.kind)
         if self.kind == "tags":

@@ -1,7 +1,7 @@
 """Options of a run, and projects: settings in `looktwice.toml` of the current folder or a parent.
 
-The environment overrides a project. Reading it runs and connects nothing. It may be untrusted: its ledger and profile
-are in its own folder, and its classifiers pass `registry.trusted`.
+The environment overrides a project. Reading it runs no program and makes no connection. It may be untrusted: its ledger
+and profile must be in its own folder, and its classifiers must pass `registry.trusted`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LEAST: dict[str, int | float] = {
     "rate": 0.001,
     "longest_wait": 0.0,
 }
-"""The minimum of numeric options; those with an integer are whole numbers."""
+"""The minimum of numeric options; an integer minimum means that the option is a whole number."""
 NOT_METERED = "a price table is for chat models, which are billed per token; use --price instead"
 
 
@@ -49,26 +49,26 @@ class AskOptions:
     """Options of a run. Only the seed and the working size affect answers."""
 
     ledger: str | None = None
-    """A path, `postgresql://…`, `memory` (kept as long as this process lives), `off`, or None: the default path, or
-    none if the classifier is local and free."""
+    """A path, `postgresql://…`, `memory` (kept as long as this process lives), `off`, or None for the default path, or
+    no ledger if the classifier is local and free."""
     budget: int | str | None = None
-    """Queries: a total for this ledger and classifier, or with a plus sign (`"+500"`) relative to now."""
+    """The query budget: a total for this ledger and classifier, or with a plus sign (`"+500"`) relative to now."""
     money: Money | None = None
-    """The same in money: 25, or `"+2.50"`."""
+    """The same as an amount of money: 25, or `"+2.50"`."""
     price: Money | None = None
-    """The price of one query; by default that of the classifier's description."""
+    """The price of one query; by default the one in the classifier's description."""
     prices: str | Path | None = None
-    """A table of prices by the token, for chat models; see `looktwice prices`."""
+    """A table of token prices, for chat models; see `looktwice prices`."""
     rate: float | None = None
-    """The most queries per second; by default the classifier's own limit."""
+    """The maximum number of queries per second; by default the classifier's own limit."""
     concurrency: int | None = None
-    """The most concurrent calls; by default the classifier's own limit."""
+    """The maximum number of concurrent calls; by default the classifier's own limit."""
     canaries: int = 3
     """The number of stored answers to query again, to detect a changed classifier."""
     seed: int | None = None
     """The seed of the random views; by default the profile's, or 0."""
     per_day: int | None = None
-    """Queries in one UTC day."""
+    """The maximum number of queries per UTC day."""
     money_per_day: Money | None = None
     longest_wait: float = 900.0
     """The longest wait in seconds that the classifier may ask for; the run stops if it asks for more."""
@@ -79,12 +79,12 @@ class AskOptions:
     """The longer side in pixels to which larger pictures are scaled down; by default the profile's, or what the
     classifier can use."""
     batch: bool = False
-    """Ask in the vendor's batches: within a day, at a lower price; for chat models."""
+    """Use the vendor's batch interface, for chat models: answers within a day, at a lower price."""
     scope: str = ""
-    """The scope of a relative budget, such as a command and its output: the same scope continues it after an
-    interruption, without granting it again."""
+    """The scope of a relative budget, such as a command and its output: after an interruption, the same scope continues
+    the budget instead of granting it again."""
     label_check: int = 20
-    """The number of pictures whose labels are compared with their truths before all others are asked, if the
+    """The number of pictures whose answers are compared with their true labels before all others are asked, if the
     classifier's labels are unknown; 0 skips the check."""
 
     def __post_init__(self) -> None:
@@ -134,7 +134,7 @@ class AskOptions:
         )
 
     def resolved_budget(self, spend: Spend, group: Sequence[str] = (), has_price: bool = True) -> Budget:
-        """The budget of a group of classifiers, given what the ledger has spent on them so far."""
+        """The budget of a group of classifiers, given the spend in the ledger so far."""
         queries = total(self.budget, int, spend.queries, "budget")
         money = total(self.money, micros, spend.micros, "money")
         daily = None if self.money_per_day is None else micros(self.money_per_day)
@@ -173,7 +173,7 @@ class AskOptions:
 
 
 class AskKeywords(TypedDict, total=False):
-    """The options of asking as keyword arguments; see `AskOptions`."""
+    """The query options as keyword arguments; see `AskOptions`."""
 
     ledger: str | None
     budget: int | str | None
@@ -197,13 +197,13 @@ class AskKeywords(TypedDict, total=False):
 
 FILE = "looktwice.toml"
 FOLDER = ".looktwice"
-"""The folder of a project's own ledger; it marks a project as the file does."""
+"""The folder of a project's own ledger; like the file, it marks a project."""
 NAME, USER = "ledger.db", "user"
 LEDGER, PROFILE = "LOOKTWICE_LEDGER", "LOOKTWICE_PROFILE"
 """Environment variables that override the file."""
 Amount = Annotated[Decimal, Field(ge=0)]
 BARE = re.compile("[A-Za-z0-9_-]+")
-"""Keys that TOML takes without quotes."""
+"""Keys that TOML allows without quotes."""
 Names = dict[str, str]
 """A map from a classifier's labels to other names."""
 
@@ -224,7 +224,7 @@ class Project(BaseModel):
     money_per_day: Amount | None = None
     """Limits for all classifiers together; see `AskOptions`."""
     prices: str | None = None
-    """A table of prices by the token, for chat models."""
+    """A table of token prices, for chat models."""
     rename: dict[str, Names | str] = {}
     """Renamed labels by classifier, or a CSV file of them."""
     _folder: Path | None = PrivateAttr(None)
@@ -313,7 +313,7 @@ class Project(BaseModel):
 def _folder() -> Path | None:
     """The current folder, or its closest parent with a project's file or folder.
 
-    Those of other users are ignored, since anybody can create one in a shared folder.
+    Projects of other users are ignored, since anybody can create one in a shared folder.
     """
     with suppress(OSError):  # the current folder may be gone
         here = Path.cwd()
@@ -334,7 +334,7 @@ def _is_ours(mark: Path) -> bool:
 def write_names(path: Path, names: Mapping[str, Names], classifiers: tuple[str, ...] = ()) -> None:
     """Add renamed labels to a project file, by classifier, preserving everything else.
 
-    A new file starts with these classifiers, and keeps the current ledger, whose answers are paid for. Raises a
+    A new file starts with these classifiers and keeps the current ledger, whose answers are paid for. Raises a
     DataError with the lines to add by hand if the file has another form.
     """
     text = f'classifiers = {json.dumps(classifiers, ensure_ascii=False)}\nledger = "{USER}"\n'

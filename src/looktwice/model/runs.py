@@ -44,7 +44,7 @@ def say(line: str) -> None:
 
 
 Show = Callable[["QueryEngine", int | None, "Spending"], Coroutine[None, None, None]]
-"""Shows progress until it is cancelled, given the engine, the number of pictures, and the budget."""
+"""A function that shows progress until cancelled, given the engine, the number of pictures, and the budget."""
 
 
 @asynccontextmanager
@@ -85,7 +85,7 @@ class Spending:
         self._money = engine.money_left()
 
     def words(self) -> list[str]:
-        """Money if queries have a price, else queries; empty without a limit."""
+        """In money if queries have a price, else in queries; empty without a limit."""
         progress, spent = self._engine.progress, f"{self._engine.progress.micros / 1e6:.4f} spent"
         left = None if self._remaining is None else max(0, self._remaining - progress.sent)
         several = len(self._engine.channels) > 1 and progress.micros > 0
@@ -128,7 +128,7 @@ def callback_display(callback: Callable[[Run], None]) -> Show:
 
 
 async def _repeated(tell: Callable[[], None]) -> None:
-    """Tell ten times a second, and once more at the end."""
+    """Call the function ten times per second, and once more at the end."""
     try:
         while True:
             tell()
@@ -211,7 +211,7 @@ def stopping_signals() -> list[signal.Signals]:
 
 @contextmanager
 def handling_signals(handle: Callable[[int], None]) -> Iterator[None]:
-    """Call a function with the number of each of these signals meanwhile."""
+    """Context manager that calls a function with the number of each of these signals."""
     before = {each: signal.signal(each, lambda number, _: handle(number)) for each in stopping_signals()}
     try:
         yield
@@ -240,7 +240,7 @@ class ReceivedSignals:
 
 
 def leave_soon(code: int) -> None:
-    """End the process soon, even if a thread never returns."""
+    """End the process soon, even if a thread hangs."""
     timer = Timer(LEAVING, os._exit, [code])
     timer.daemon = True
     timer.start()

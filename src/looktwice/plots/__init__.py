@@ -1,4 +1,4 @@
-"""Curves as SVG, which a notebook draws and a file or page can hold.
+"""Curves as SVG, for notebooks, files and pages.
 
 >>> import os
 >>> from pathlib import Path

@@ -21,9 +21,9 @@ from looktwice.plots.notebook import Drawing
 
 _WIDTH, _EDGE, _LEFT, _RIGHT = 400.0, 4.0, 52.0, 380.0
 _LETTER = 6.3
-"""The approximate width of a letter of small type, in units of the figure."""
+"""The approximate width of a letter in small type, in figure units."""
 _POINTS = 240
-"""The most points of a line: more than a phone can show, but few enough for a fast page."""
+"""The maximum number of points of a line: more than a phone can show, but few enough for a fast page."""
 _COLOURS = ("#3d7eea", "#e2742f", "#179c82", "#b158c2", "#b98a12", "#7f8694")
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "1 2")
 
@@ -103,7 +103,7 @@ def lines_svg(
     x_range: tuple[float, float] | None = None,
     y_range: tuple[float, float] | None = None,
 ) -> str:
-    """A chart of up to six lines with their bands; the ranges are those of the data unless given."""
+    """A chart of up to six lines with their bands; by default, the ranges are those of the data."""
     _check(lines)
     for bounds in (x_range, y_range):
         if bounds is not None and not -math.inf < bounds[0] + 1e-9 < bounds[1] < math.inf:
@@ -127,7 +127,7 @@ def lines_svg(
 
 
 def points_svg(x: Floats, y: Floats, *, title: str, x_label: str, y_label: str, remarks: Sequence[str] = ()) -> str:
-    """Two probabilities of the same things against each other, one point each; on the diagonal they agree."""
+    """Two probabilities of the same items against each other, one point per item; on the diagonal they agree."""
     _check([Line(title, x, y)])
     heading, top = _heading(title, remarks)
     frame, ticks = _Frame(top, 300, (0, 1), (0, 1)), _ticks(0, 1)
@@ -407,7 +407,7 @@ def _marked(frame: _Frame, line: Line, index: int) -> str:
 # Several methods on the same pictures -------------------------------------------------------------------------------
 
 MOST = 5
-"""The most methods of a reliability diagram, whose diagonal is a line too."""
+"""The maximum number of methods in a reliability diagram, whose diagonal is also a line."""
 Outcomes = Mapping[str, tuple[Floats, Bools]]
 """The confidence (n,) of each method and whether its answers were right (n,), by the method's name."""
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Drawing(str):
-    """A figure as SVG text, which a notebook draws."""
+    """A figure as SVG text, displayed by notebooks."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""The figures of a report: guarantees, the gain of more queries, classes, and the cost."""
+"""The figures of a report: guarantees, the gain from further queries, classes, and the cost."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from looktwice.model import (
 from looktwice.report.inputs import Evidence, Judged
 
 CURVE_PICTURES = 5_000
-"""The number of pictures used for the gain of each view."""
+"""The number of pictures used to compute the gain from each view."""
 CURVE_LEAST = 50
 CURVE_POINTS = 16
 CLASSES = 20
-"""Rows of the table of classes."""
+"""The number of rows in the class table."""
 MISTAKES = 2
-"""The most other labels listed for a class."""
+"""The maximum number of other labels listed per class."""
 
 
 # What may be guaranteed ---------------------------------------------------------------------------------------------
@@ -55,17 +55,18 @@ class Guarantee:
     accepted: float
     """The share of evaluated pictures that reach the threshold."""
     wrong: float | None
-    """The share of wrong answers among the accepted; None if no outcome is known or none is accepted."""
+    """The share of wrong answers among those accepted; None if no outcome is known or none is accepted."""
     missing: int | None
-    """The number of further labelled pictures it needs if it fails; None if more labels would not help."""
+    """If it cannot be guaranteed, the number of further labelled pictures needed; None if more labels would not
+    help."""
     estimate: calibration.Estimate | None = None
-    """The estimate, if it fails."""
+    """The best estimate, if it cannot be guaranteed."""
 
 
 def guarantees(evidence: Evidence, asked: Floats, max_error: float, level: float) -> list[Guarantee]:
     """Guarantees for `max_error` at this level, and for LADDER at a level for choosing among them, strictest first.
 
-    `asked` are the confidences of the pictures of which a share is accepted.
+    `asked` has the confidences of the pictures whose accepted share is reported.
     """
     rows, answers = [], Answers.unnamed(evidence.confidence, evidence.correct)
     levels = dict.fromkeys(LADDER, selection_level(level)) | {max_error: level}
@@ -99,11 +100,11 @@ class Sets:
     options: float
     """The mean number of labels in a set; "any other label" counts as one."""
     classes: float
-    """The mean number of classes in a set, with all classes behind "any other label"."""
+    """The mean number of classes in a set, counting all classes that "any other label" stands for."""
     hold: float | None
-    """The share of sets with the truth; None if truths are unknown."""
+    """The share of sets with the true label; None if true labels are unknown."""
     listed: float | None
-    """The share of sets that list the truth itself."""
+    """The share of sets that list the true label by name."""
     bins: tuple[BinCoverage, ...]
     """The coverage in each agreement bin with enough pictures."""
 
@@ -142,7 +143,7 @@ class Step:
 def steps(calibrator: Calibrator, judged: Judged) -> list[Step]:
     """The held-out figures of the calibrator on the first 0, 1 … views of the panel.
 
-    Nothing where the calibrator does not look at views or the pictures are too few; for long panels only some prefixes.
+    Empty if the calibrator does not use views or there are too few pictures; for long panels, only some prefixes.
     """
     labelled = judged.labelled()
     if isinstance(calibrator, calibration.Naive | calibration.Constant) or labelled is None or not labelled.panel:
@@ -170,7 +171,7 @@ def kept_steps(profile: Profile) -> list[Step]:
 
 
 def enough(steps: Sequence[Step], share: float = 0.8) -> Step | None:
-    """The first step with at least this share of the total gain; None without a gain."""
+    """The first step with at least this share of the total gain; None if there is no gain."""
     if len(steps) < 3 or steps[-1].brier >= steps[0].brier:
         return None
     goal = steps[0].brier - share * (steps[0].brier - steps[-1].brier)
@@ -210,7 +211,7 @@ class ClassRow:
     label: str
     pictures: int
     right: float
-    """The share of its pictures that got their label."""
+    """The share of its pictures that got this label."""
     low: float
     high: float
     """The 95 % interval of that."""

@@ -35,7 +35,7 @@ from looktwice.model import (
 from looktwice.report.inputs import Judged
 
 SIDE = 144
-"""Pixels of the longer side of a thumbnail, at most."""
+"""The maximum number of pixels on the longer side of a thumbnail."""
 SAMPLE_SIDE = 512
 """The sample is scaled to this size before views are rendered, which is slow on large photos."""
 SAMPLE = 14
@@ -45,12 +45,12 @@ CARDS = 12
 VIEWS = 24
 """Views that are listed."""
 DRAWS = 3
-"""Draws of a random view that are shown."""
+"""The number of draws shown for a random view."""
 
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """A picture as a page holds it."""
+    """A picture as embedded in a page."""
 
     uri: str
     width: int
@@ -79,13 +79,13 @@ class ViewRow:
     words: str
     draws: int
     weight: float | None
-    """Its weight, the log of an odds ratio, averaged over the draws; None if all weights are equal."""
+    """Its weight, a log odds ratio, averaged over the draws; None if all weights are equal."""
     low: float | None
     high: float | None
     keeps: float | None
     """How often it agrees with the base label."""
     right: float | None
-    """How often its label is the truth."""
+    """How often its label is the true one."""
     thumbnails: tuple[Thumbnail, ...]
 
     @property
@@ -112,13 +112,13 @@ def panel(policy: Policy, seed: int, judged: Judged | None, image: Image) -> lis
 
 
 def _jury(calibrator: Calibrator) -> Jury | None:
-    """The jury that weighs the views; None for other calibrators."""
+    """The jury whose view weights are shown; None for other calibrators."""
     jury = calibrator.juries[-1] if isinstance(calibrator, calibration.AdaptiveJury) else calibrator
     return jury if isinstance(jury, Jury) else None
 
 
 def _weight(jury: Jury | None, places: list[int]) -> tuple[float | None, float | None, float | None]:
-    """The mean weight of the answers at these places, the picture itself first, and its 95 % interval."""
+    """The mean weight of the answers at these indices, where 0 is the picture itself, with its 95 % interval."""
     if jury is None:
         return None, None, None
     middle = float(np.array(jury.weights)[places].mean())
@@ -136,7 +136,7 @@ def _right(judged: Judged | None, places: list[int] | None) -> float | None:
 
 
 def _share(votes: Votes, places: list[int], labels: calibration.Codes) -> float | None:
-    """How many of the answers to these views are these labels."""
+    """The share of answers to these views that equal these labels; None without answers."""
     views = votes.views[:, places]
     asked = int((views != calibration.MISSING).sum())
     return int((views == labels[:, None]).sum()) / asked if asked else None
@@ -203,9 +203,9 @@ def galleries(judged: Judged, pictures: Sequence[Picture]) -> list[Gallery]:
 def unfamiliar(
     judged: Judged, pictures: Sequence[Picture], reasons: Mapping[int, str], false_alarms: float
 ) -> list[Gallery]:
-    """Pictures that are not like the labelled ones, by their places, the least like them first; none if there are none.
+    """The unfamiliar pictures, the least familiar first; empty if there are none.
 
-    `reasons` say what stands out about each.
+    `reasons` has the reason for each picture, by its index.
     """
     if not reasons:
         return []

@@ -1,4 +1,4 @@
-"""The inputs of a report, saved or at hand, and the confidences with known outcomes that it uses."""
+"""The inputs of a report, from files or from memory, and the confidences with known outcomes that it uses."""
 
 from __future__ import annotations
 
@@ -34,34 +34,34 @@ from looktwice.model import (
 Bools = NDArray[np.bool_]
 
 SAME = 0.98
-"""Two fits on the same pictures make at least this share of their answers right or wrong alike."""
+"""The minimum share of answers that are equally right or wrong in two fits on the same pictures."""
 
 
 @dataclass(frozen=True, eq=False)
 class ReportInputs:
-    """The inputs of a report; only the profile is required, and each further one adds sections."""
+    """The inputs of a report; only the profile is required, and each further input adds sections."""
 
     profile: Profile
     votes: Votes | LabelledVotes | None = None
-    """Answers under the profile's panel; labelled if the truth of every picture is known."""
+    """Answers under the profile's panel, labelled if the true label of every picture is known."""
     pictures: Sequence[Picture] = ()
-    """Where the pixels of the votes' pictures are, by their names."""
+    """The pictures that the votes are about, found by name."""
     policy: Policy | None = None
-    """The policy of the votes; the whole panel if None."""
+    """The policy for the votes; None uses the whole panel."""
     descriptors: Mapping[str, Floats] = field(default_factory=dict)
-    """What kind of picture each of the votes' pictures is, by its digest, if known."""
+    """The descriptors of the votes' pictures by digest, if known."""
     results: Sequence[Result] = ()
     """The rows of the results table; by default the calibrator and the naive and constant baselines."""
     price_micros: int = 0
     """Millionths of the currency that a query to the profile's first classifier costs; 0 if it is free or unknown."""
     max_error: float = MAX_ERROR
-    """How often accepted answers may be wrong."""
+    """The allowed share of wrong answers among those accepted."""
     level: float = 0.95
-    """How certain that guarantee is to be."""
+    """The certainty of the guarantee."""
     title: str = "How far to trust this classifier"
 
     def using(self) -> Policy:
-        """How the profile is put to use."""
+        """The policy that the report uses."""
         return self.policy or Policy.full_panel(self.profile)
 
     def prices(self) -> Floats:
@@ -82,7 +82,7 @@ class ReportInputs:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """The predictions for each picture of the votes."""
+    """The predictions for the votes' pictures."""
 
     votes: Votes
     label: calibration.Codes
@@ -90,24 +90,24 @@ class Judged:
     correct: Bools | None
     """Whether each is right, if truths are known."""
     taught: bool
-    """Whether the profile was fitted on these pictures, and each was judged by a calibrator fitted on others."""
+    """Whether the profile was fitted on these pictures, so that each was predicted by a calibrator fitted on others."""
     results: tuple[Result, ...] = ()
     """The figures of these pictures, if truths are known."""
 
     def labelled(self) -> LabelledVotes | None:
-        """The votes if their truths are known."""
+        """The votes, if their true labels are known."""
         return self.votes if isinstance(self.votes, LabelledVotes) else None
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Confidences whose outcome is known, and where they come from."""
+    """Confidences with known outcomes, and their source."""
 
     confidence: Floats
     correct: Bools
     results: tuple[Result, ...]
     believed: Result
-    """The row of the results that the report is about."""
+    """The row of the results for the calibrator of the report."""
     source: str
 
 
@@ -139,7 +139,8 @@ def judge(inputs: ReportInputs) -> Judged | None:
 
 
 def weigh(inputs: ReportInputs, judged: Judged | None) -> Evidence:
-    """The basis of the report's guarantees: the votes if their truths are known, else the profile's own pictures."""
+    """The basis of the report's guarantees: the votes if their true labels are known, else the profile's own
+    pictures."""
     profile, name = inputs.profile, inputs.using().calibrator.name
     if judged is None or judged.correct is None:
         held_out, results = inputs.using().held_out, tuple(inputs.results) or profile.results
@@ -161,7 +162,7 @@ def weigh(inputs: ReportInputs, judged: Judged | None) -> Evidence:
 
 
 def tag_evidence(inputs: ReportInputs, policy: TagPolicy) -> tuple[Floats, Bools, str]:
-    """(n, T) twice: the probabilities of tags and what is true, and which pictures they are about."""
+    """The tag probabilities and whether tags are true, (n, T) each, and a description of the pictures."""
     profile, votes = inputs.profile, inputs.votes
     if not isinstance(votes, LabelledVotes) or profile.count_fitted(votes.digests):
         confidence, correct = profile.held_out.arrays()
@@ -173,7 +174,8 @@ def tag_evidence(inputs: ReportInputs, policy: TagPolicy) -> tuple[Floats, Bools
 
 
 def _fitting(votes: Votes, profile: Profile, panel: Panel) -> Votes:
-    """The answers to this panel, once the votes are known to hold them; they may be of more views, in any order."""
+    """The answers under this panel; raises an error if the votes lack some. The votes may have more views, in any
+    order."""
     if not len(votes):
         raise DataError(
             "the votes hold no pictures; ask about some and save their votes with --votes", code="pictures-none"
@@ -249,7 +251,7 @@ def saved_inputs(
     pictures: Path | None = None,
     price_micros: int = 0,
 ) -> ReportInputs:
-    """The inputs of a report, read from the files that commands wrote."""
+    """The inputs of a report, read from files written by commands."""
     shown: Sequence[Picture] = []
     if pictures:
         try:
@@ -267,7 +269,7 @@ def saved_inputs(
 
 
 def described(votes: Votes, pictures: Sequence[Picture], profile: Profile) -> dict[str, Floats]:
-    """What kind of picture each of the votes' pictures is, by its digest, where the same pixels are shown here."""
+    """The descriptors of the votes' pictures by digest, for the pictures given that have the same pixels."""
     names, digests, descriptors = set(votes.names), set(votes.digests), dict[str, Floats]()
     familiarity = profile.familiarity
     if familiarity is None or familiarity.size is None:
@@ -281,7 +283,7 @@ def described(votes: Votes, pictures: Sequence[Picture], profile: Profile) -> di
 
 
 def _labelled(votes: Votes, pictures: Sequence[Picture]) -> Votes | LabelledVotes:
-    """The votes with the truths that they hold, else with those of the pictures if all are known."""
+    """The votes with their own true labels, else with those of the pictures if all are known."""
     known = {item.name: item.truth for item in pictures}
     truths = [truth for name in votes.names if (truth := known.get(name)) is not None]
     return votes if isinstance(votes, LabelledVotes) or len(truths) < len(votes) else votes.labelled(truths)

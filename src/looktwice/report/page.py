@@ -49,12 +49,12 @@ ENDINGS = (".html", ".htm")
 
 
 def write(path: Path, inputs: ReportInputs) -> None:
-    """Write the page, whole or not at all; a DataError if the place cannot be written."""
+    """Write the page atomically; raises a DataError if it cannot be written."""
     files.write(path, page(inputs))
 
 
 def page(inputs: ReportInputs) -> str:
-    """One self-contained HTML file: no script, and nothing that a browser would have to fetch."""
+    """One self-contained HTML file, without scripts or external resources."""
     if inputs.profile.kind == "tags":
         return _tag_page(inputs)
     judged = judge(inputs)
@@ -101,7 +101,7 @@ def page(inputs: ReportInputs) -> str:
 
 
 def _tag_page(inputs: ReportInputs) -> str:
-    """The page about a profile of tags."""
+    """The page about a tag profile."""
     profile, policy = inputs.profile, cast("TagPolicy", inputs.policy or DecisionOptions().of(inputs.profile))
     probability, truths, source = tag_evidence(inputs, policy)
     claims = policy.claims or (Claim(inputs.max_error),)
@@ -138,7 +138,7 @@ def headline(guarantee: Guarantee) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share in words, with a decimal where it needs one.
+    """Format a share as a percentage, with one decimal if needed.
 
     >>> percent(0.02).replace(SPACE, " "), percent(None)
     ('2 %', '–')
@@ -150,7 +150,7 @@ def percent(share: float | None) -> str:
 
 
 def _queries(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
-    """The gain of more queries: from the votes if their truths are known, else from the profile."""
+    """The gain from further queries: from the votes if their true labels are known, else from the profile."""
     known = judged if judged is not None and judged.correct is not None else None
     steps = findings.steps(inputs.using().calibrator, known) if known else findings.kept_steps(inputs.profile)
     x, y, low, high = np.array([(step.queries, step.brier, step.low, step.high) for step in steps]).reshape(-1, 4).T
@@ -231,7 +231,7 @@ def _commands(inputs: ReportInputs) -> list[str]:
 
 
 def _drawn(svg: str) -> Markup:
-    """A figure as it is: `figures` has escaped every text in it."""
+    """A figure as it is: `figures` escapes all text in them."""
     return Markup(svg)  # noqa: S704
 
 
@@ -260,7 +260,7 @@ def _environment() -> Environment:
 
 
 def _parameters(profile: Profile) -> str:
-    """The profile as JSON with one line a field, without what only machines look at."""
+    """The profile as JSON with one field per line, without fields that only programs use."""
     left_out = {"held_out", "adaptive", "curve", "results", "agreement_bins", "familiarity", "answers"}
     values = profile.model_dump(mode="json", exclude=left_out)
     values["calibrator"] = {

@@ -1,4 +1,4 @@
-"""The service: verdicts over HTTP, live, with a page for people (extra `serve`)."""
+"""The service: live verdicts over HTTP, with a web page (extra `serve`)."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from looktwice.model import MissingExtra
 
 @dataclass(frozen=True)
 class ServiceLimits:
-    """Limits for one request, and for all of them together."""
+    """Limits for a single request, and for all requests together."""
 
     body: int = 16 * 2**20
-    """The largest request, in bytes."""
+    """The maximum size of a request, in bytes."""
     pixels: int = 24_000_000
-    """The most pixels of a picture."""
+    """The maximum number of pixels of a picture."""
     pictures: int = 32
-    """The most pictures in one request."""
+    """The maximum number of pictures per request."""
     looks: int = 64
-    """The most pictures in progress, over all requests; others wait."""
+    """The maximum number of pictures in progress, over all requests; others wait."""
     requests: int = 256
-    """The most requests with a body in progress; others wait, with the body unread."""
+    """The maximum number of requests with a body in progress; others wait, with the body unread."""
     waiting: int = 1024
-    """The most waiting requests; further ones are rejected."""
+    """The maximum number of waiting requests; further ones are rejected."""
     memory: int = 256 * 2**20
-    """The total size of bodies in memory."""
+    """The maximum total size of bodies in memory."""
     seconds: float = 60.0
-    """Seconds until a request times out; it waits for a slot up to half of that."""
+    """Seconds until a request times out; at most half of that is spent waiting for a slot."""
     upload: float = 30.0
     """Seconds for receiving the body."""
     headers: float = 10.0
     """Seconds for receiving the headers."""
     head: int = 32_768
-    """The most bytes of headers."""
+    """The maximum size of headers, in bytes."""
     connections: int = 2048
-    """The most open connections; beyond, the one idle for longest is closed."""
+    """The maximum number of open connections; beyond it, the one idle for longest is closed."""
     reviews: int = 1000
-    """The most pictures stored for review; further ones are only returned to the caller."""
+    """The maximum number of pictures stored for review; further ones are only returned to the caller."""
     review_bytes: int = 2**30
-    """The most bytes of stored pictures."""
+    """The maximum total size of stored pictures, in bytes."""
 
 
 PARTS = {"fastapi", "httptools", "prometheus_client", "python_multipart", "starlette", "uvicorn"}
@@ -64,7 +64,7 @@ class Place:
 
 
 def load(module: str) -> ModuleType:
-    """A module that needs the extra `serve`; an error says so where that is not installed."""
+    """Import a module that needs the extra `serve`; the error states how to install it if it is missing."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

@@ -45,7 +45,7 @@ from looktwice.service.guards import Counters, Guard, Tokens, log_refusal
 from looktwice.service.looks import Looks, Metrics, ProfileReply, described
 
 NO_FIGURE = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1" width="0" height="0"></svg>'
-"""In place of a reliability diagram where no labelled picture is known."""
+"""Shown instead of a reliability diagram if there are no labelled pictures."""
 LOG = logging.getLogger("looktwice.service")
 OPEN = ("/healthz", "/readyz")
 """Paths that need no token, besides the files of the page."""
@@ -54,11 +54,11 @@ Emit = Callable[[str, dict[str, object]], None]
 """Sends an event: its name and its data."""
 
 MOST_DRAWN = 24
-"""Views of a panel that are drawn."""
+"""The maximum number of views drawn."""
 VIEW_SIDE, PICTURE_SIDE = 256, 512
-"""Pixels of the longer side of a thumbnail."""
+"""The number of pixels on the longer side of a thumbnail."""
 HEARTBEAT = 15.0
-"""Seconds after which a silent stream says that it is alive."""
+"""Seconds of silence after which a stream sends a keep-alive."""
 
 # What FastAPI cannot see of a route: bodies of several types, replies that are not models -----------------------------
 
@@ -77,13 +77,13 @@ PROBLEMS: dict[int | str, Route] = {
 
 
 def _plain(kind: str) -> Route:
-    """A route that replies with something else than a model."""
+    """A route whose reply is not a model."""
     schema = {"type": "object" if kind in (JSON, EVENT_STREAM) else "string"}
     return {"responses": {200: {"content": {kind: {"schema": schema}}}}, "response_class": Response}
 
 
 def _body(field: str, form: Route, picture: Route, *raw: str) -> Route:
-    """A body that is a form with files, JSON with base64, or the bytes of one file."""
+    """A body: a form with files, JSON with base64, or the bytes of one file."""
     content = {
         FORM: {"schema": {"type": "object", "properties": {field: form}, "required": [field]}},
         JSON: {"schema": picture},
@@ -136,7 +136,7 @@ class ServiceSettings:
 
 
 def build(settings: ServiceSettings) -> ASGIApp:
-    """The application, guarded; the caller closes the model."""
+    """The application, with access control; the caller closes the model."""
     looks = Looks(settings.model, settings.decide, settings.limits)
     metrics = Metrics(looks)
 
@@ -184,7 +184,7 @@ class PageFiles(StaticFiles):
 
 
 class _Looking:
-    """The routes that give verdicts."""
+    """The routes that return verdicts."""
 
     def __init__(self, looks: Looks, settings: ServiceSettings, metrics: Metrics) -> None:
         self._looks, self._settings, self._limits, self._metrics = looks, settings, settings.limits, metrics
@@ -393,7 +393,8 @@ async def emit_look(
     verdict: Callable[[OnAnswer], Awaitable[Verdict]],
     drawing: Coroutine[None, None, None],
 ) -> None:
-    """Emit a look: the picture, each answer as it comes, the verdict, and the views as they are drawn."""
+    """Emit the events of a look: the picture, each answer as it arrives, the verdict, and the views as they are
+    drawn."""
 
     def on_answer(answer: AnswerEvent) -> None:
         emit("answer", {"place": answer.place, "label": answer.label})

@@ -1,4 +1,5 @@
-"""Read pictures from requests: a raw body, a form with files, or base64 in JSON, or refuse. Nothing is ever fetched."""
+"""Read pictures from requests (a raw body, a form with files, or base64 in JSON), or refuse. Nothing is ever
+fetched."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from looktwice.service import ServiceLimits
 
 PROBLEM = "application/problem+json"
 RETRY_AFTER = 60.0
-"""Retry-After in seconds if the service is unavailable until a person acts."""
+"""The value of Retry-After, in seconds, if the service is unavailable until a person acts."""
 
 CODES = {
     "request": 400,
@@ -53,7 +54,7 @@ CODES = {
     "unavailable": 503,
     "time": 504,
 }
-"""Every code of a refusal, and its HTTP status."""
+"""Every refusal code, and its HTTP status."""
 
 
 class Problem(BaseModel):
@@ -117,13 +118,14 @@ class Refusal(LookTwiceError):
 # Pictures from requests -----------------------------------------------------------------------------------------------
 
 LONGEST_NAME = 200
-"""The most characters of a picture's name."""
+"""The maximum number of characters in a picture's name."""
 LARGE = 65_536
 """JSON from this size is parsed in a thread, so that the event loop stays responsive."""
 FIELDS = 16
 """Parts of a form that are not files."""
 ENTRIES = 100_000
-"""The most commas in JSON, which bounds its values; each takes many times its bytes in memory."""
+"""The maximum number of commas in JSON, which bounds the number of values; each takes many times its bytes in
+memory."""
 EXAMPLE = (
     "iVBORw0KGgoAAAANSUhEUgAAABAAAAAQCAAAAAA6mKC9AAAALklEQVQY02NgIAQYIdR/OJMRxoVxGJH4YB4TFjP+o3AxVBAWIMoW"
     "TIehOJ0wAAAFggcSVEn3OAAAAABJRU5ErkJggg=="
@@ -160,7 +162,7 @@ class Opened:
     data: bytes = field(repr=False)
     """The bytes of its file."""
     pixels: int
-    """The most that it may have."""
+    """The maximum number of pixels."""
     decoding: ClassVar[Lock] = Lock()
 
     def image(self, name: str, size: WorkingSize | None = None) -> Image:

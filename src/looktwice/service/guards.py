@@ -158,7 +158,7 @@ def check_address(host: str, tokens: Tokens) -> None:
 class Guard:
     """ASGI middleware that rejects requests without access, and limits concurrent requests with a body.
 
-    GET always passes, so that health is known. Reading a body that exceeds a limit raises a Refusal.
+    GET always passes, so that health checks work. Reading a body that exceeds a limit raises a Refusal.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class Guard:
             raise Refusal("token", "a token is needed; send it in the header Authorization: Bearer TOKEN")
 
     def _is_ours(self, host: str) -> bool:
-        """DNS rebinding needs a name, so IP addresses are always accepted."""
+        """IP addresses are always accepted, since DNS rebinding needs a name."""
         match = HOST.fullmatch(host)
         if not match:
             return False

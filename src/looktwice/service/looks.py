@@ -1,4 +1,4 @@
-"""Share one model among many callers, with bounded concurrency, and tell its profile and metrics.
+"""Share one model among many callers, with bounded concurrency, and report its profile and metrics.
 
 A look belongs to the service, not to its caller: after a disconnect or timeout it is still completed, and its answers
 are in the ledger if the same picture is sent again.
@@ -89,8 +89,8 @@ class Looks:
         return self._waiting + len(self._running)
 
     def refusal(self) -> Refusal | None:
-        """Why no picture can be looked at now; None if available. Some time after a failure of the classifier, it is
-        tried again."""
+        """Why no picture can be looked at now; None if available. Some time after a failure, the classifier is tried
+        again."""
         if self._closing:
             return Refusal("unavailable", CLOSING, PAUSE)
         if self._trouble is None:
@@ -268,7 +268,7 @@ class ProfileReply(BaseModel):
 
 
 def described(looks: Looks, level: float, missing: int | None) -> ProfileReply:
-    """The public part of a profile, and how it is put to use; `missing` labels are counted once."""
+    """The public part of a profile and its policy; `missing`, the number of further labels needed, is computed once."""
     profile, decide, limits = looks.model.fitted(), looks.decide, looks.limits
     policy, stream, alarm = looks.model.policy(decide), looks.monitor.stream, looks.monitor.alarm
     made, tags = decide.claims(), cast("TagPolicy", policy) if profile.kind == "tags" else None
@@ -371,7 +371,7 @@ class Metrics(Counters, Collector):
         self._replies.labels(str(status)).inc()
 
     def text(self) -> bytes:
-        """All metrics in the format of Prometheus."""
+        """All metrics in the Prometheus format."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""Run the application: one process, one loop, deadlines for headers, and a shutdown without losses."""
+"""Run the application in one process and one event loop, with header deadlines and a lossless shutdown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from looktwice.service.bodies import Refusal
 from looktwice.service.guards import Tokens, check_address, is_loopback
 
 GRACE = 30
-"""Seconds that a shutdown waits for requests."""
+"""Seconds for which a shutdown waits for requests."""
 KEEP_ALIVE = 20
 """Seconds that an idle connection stays open."""
 BACKLOG = 2048
@@ -241,7 +241,7 @@ async def answer(app: ASGIApp, limits: ServiceLimits, place: Place, listening: s
 
 @contextmanager
 def _ended_by_signals(server: uvicorn.Server) -> Iterator[None]:
-    """The first signal ends the server gracefully, a later Ctrl-C at once."""
+    """The first signal stops the server gracefully, a later Ctrl-C at once."""
     received = ReceivedSignals()
 
     def end(number: int) -> None:
@@ -268,7 +268,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
-"""Hosts that stand for every address of this machine, and its own name for itself."""
+"""Hosts that mean every address of this machine, with the local host to use in URLs."""
 ELSEWHERE = ("192.0.2.1", "10.254.254.254", "172.31.254.254", "192.168.254.254")
 """Addresses on the internet and in private networks, towards which this machine may have different addresses."""
 
