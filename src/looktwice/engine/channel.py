@@ -94,10 +94,9 @@ class Channel:
         name: str = "classifier",
         rename: Mapping[str, str] = NOTHING,
     ) -> None:
-        """Without a ledger the classifier is free: nothing is claimed or stored. With `polling` it is queried in
-        batches.
+        """Without a ledger the classifier is free: nothing is claimed or stored.
 
-        `rename` maps the classifier's labels to other names.
+        With `polling` it is queried in batches. `rename` maps the classifier's labels to other names.
         """
         self.name, self.classifier, self.settings = name, classifier, settings
         self.runner = Runner(classifier, ledger, settings, meter)
