@@ -54,9 +54,9 @@ def test_the_figures_are_those_of_a_fit() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("max_error", [0.05, 0.1])
 def test_so_many_more_labels_are_enough(max_error: float) -> None:
-    found = summarise(voted(100), 0, max_error)
+    found = summarise(voted(60), 0, max_error)
     assert found.more
-    later = summarise(voted(100 + found.more, seed=1), 0, max_error)
+    later = summarise(voted(60 + found.more, seed=1), 0, max_error)
     assert later.max_error is not None
     assert later.max_error <= max_error
     assert summarise(voted(5000, seed=2), 0, max_error).enough
@@ -68,7 +68,7 @@ def test_a_guarantee_that_the_answers_cannot_keep_is_out_of_reach() -> None:
 
 
 def test_a_wanted_guarantee_that_holds_is_within_reach_also_beyond_the_ladder() -> None:
-    votes = voted(40, hard=0.7)
+    votes = voted(30, hard=0.7)
     assert summarise(votes, 0, 0.001).max_error is None, "nothing of the ladder holds"
     found = summarise(votes, 0, 0.35)
     assert (found.max_error, found.accepted is not None) == (0.35, True)
