@@ -1,4 +1,4 @@
-"""The embedded demo: two small classifiers of clothes, 2,000 pictures, and ways to calibrate their answers.
+"""The embedded demo: two small clothes classifiers, 2,000 pictures, and ways to calibrate their answers.
 
 Half of the pictures are used for fitting, the others for testing. First, nine queries per picture are evaluated with
 the
