@@ -33,7 +33,7 @@ from ray.cluster_utils import Cluster
 from support.engines import counted
 from support.errors import code_in
 from support.faults import Running, fault_server
-from support.parity import ROWS, arguments, check, write_place
+from support.parity import ROWS, arguments, check, check_told, of_verdict, write_place
 from support.postgres_server import Server, server as postgres_server
 from support.workshop import PANEL, command, write_pictures, write_profile
 
@@ -290,7 +290,8 @@ def test_a_table_of_prices_works_on_ray_as_at_any_door_and_a_batch_is_refused(
         with Model.load(tmp_path / "profile.json", ledger="off") as model:
             expected = [verdict for verdict in model.score(tmp_path / "p.npz") if isinstance(verdict, Verdict)]
     found = rows(out)
-    check([found[verdict.name] for verdict in expected], expected)
+    told = [of_verdict(verdict) for verdict in expected]
+    check_told([found[verdict.name] for verdict in expected], told, priced=False)
     (day,) = maintenance.stats(database)
     assert calls == day.answered == day.queries == 30 * QUESTIONS
     assert day.micros == math.ceil(bill)
@@ -564,7 +565,7 @@ def test_the_kubernetes_example_is_a_command_that_exists() -> None:
     job = yaml.safe_load(text)
     program, verb, *rest = shlex.split(job["spec"]["entrypoint"])
     assert (job["kind"], program, verb) == ("RayJob", "looktwice", "score")
-    offered = run(command("score", "--help"), COLUMNS="200").stdout
+    offered = run(command("score", "--help-all"), COLUMNS="200").stdout
     for option in (word for word in rest if word.startswith("--")):
         assert option in offered
 

@@ -368,8 +368,8 @@ def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
         f"tested at --level {level:g}. It accepts {100 * accepted:.0f} % of such pictures{early}{cost}."
     )
     options = guarantee([Claim(error)], level)
-    say_next("accept answers under that guarantee", "score", PICTURES, "-p", path, *options, "-o", "verdicts.csv")
     say_next("drop pictures on a web page", "serve", "-p", path)
+    say_next("accept answers under that guarantee", "score", PICTURES, "-p", path, *options, "-o", "verdicts.csv")
 
 
 def cost_of_accepted(money: float, accepted: float) -> str:
