@@ -31,6 +31,7 @@ from looktwice.model import (
     cross_fit,
     metrics,
     missing_labels,
+    outcome,
     selection_level,
 )
 
@@ -244,20 +245,22 @@ def summarise(labelled: LabelledVotes, unsure: int, max_error: float, level: flo
         return LabelSummary(count, unsure, wanted=max_error)
     right = int((labelled.base == labelled.truths).sum())
     low, high = metrics.wilson(right, count)
-    outcome = cross_fit(Jury(), labelled)
-    held_out = HeldOut(confidence=tuple(outcome.confidence.tolist()), correct=tuple(outcome.correct.tolist()))
+    jury = Jury()
+    evaluated = cross_fit(jury, labelled)
+    held_out = HeldOut.combine(evaluated, outcome(jury.fit(labelled), labelled))
     levels = sorted((dict.fromkeys(LADDER, selection_level(level)) | {max_error: level}).items())
     thresholds = ((error, held_out.threshold(error, certainty)) for error, certainty in levels)
     reached, accept = next(((error, t) for error, t in thresholds if t is not None), (None, np.inf))
-    answers = Answers.unnamed(outcome.confidence, outcome.correct)
+    confidence = np.array(held_out.confidence)
+    answers = Answers.unnamed(confidence, np.array(held_out.correct))
     more = missing_labels([ClaimTest([Claim(max_error)], answers, level)])
     return LabelSummary(
         count,
         unsure,
         (right / count, float(low), float(high)),
-        metrics.ece(outcome.confidence, outcome.correct),
+        metrics.ece(evaluated.confidence, evaluated.correct),
         reached,
-        float((outcome.confidence >= accept).mean()) if reached else None,
+        float((confidence >= accept).mean()) if reached else None,
         max_error,
         more,
         more == 0,
