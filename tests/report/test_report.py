@@ -789,7 +789,7 @@ def test_votes_about_no_picture_are_no_report_without_votes(folder: Path) -> Non
     [
         ("profile", "none.json", "there is no profile"),
         ("votes", "none.npz", "there is no votes file"),
-        ("votes", "clothes.npz", "is not a votes file"),
+        ("votes", "clothes.npz", "is not a looktwice votes file"),
         ("pictures", "none", "no such file or folder"),
         ("out", "profile.json/report.html", "there is no folder"),
     ],

@@ -90,7 +90,7 @@ def say_failure(error: Exception) -> int | None:
 
 
 def show(line: object) -> None:
-    """Print a line or a table for people."""
+    """Print a line or a table on standard output."""
     OUT.print(line, highlight=False, soft_wrap=isinstance(line, str))
 
 
@@ -305,7 +305,7 @@ def results_table(results: Sequence[Result], title: str) -> Table:
 
 
 def tag_table(scores: TagScores, title: str) -> Table:
-    """The figures of each tag, the most frequent first."""
+    """The figures for each tag, most frequent first."""
     shown = table(title, "tag", "true", "prec.", "recall", "missed", "review", "ECE", "yes ≥", "no <")
     for row in sorted(scores.tags, key=lambda row: -row.pictures):
         shares = (row.precision, row.recall, row.missed, row.review, row.ece, row.yes_from, row.no_below)

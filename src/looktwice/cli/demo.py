@@ -48,7 +48,7 @@ DRAWS = 10
 MAX_ERROR = 0.08
 """The allowed error in the report: 1,000 pictures can guarantee it, but not a much stricter one."""
 PRICES = {"fashion": 0.0015, "small": 0.0003}
-"""Assumed prices of a query: about what image APIs charge, and a fifth of it."""
+"""Assumed query prices: roughly what image APIs charge, and a fifth of that."""
 ROTATIONS = ("rotation:10", "rotation:20", "rotation:30")
 """Settings of the paper's grid; the best one is selected on the pictures for fitting."""
 ASSETS = Path(str(resources.files("looktwice") / "demo"))

@@ -80,7 +80,7 @@ from looktwice.model import (
 from looktwice.report import ReportInputs, write as write_report
 
 POINTS = 10
-"""About how many points of the frontier are printed, besides those without views and the chosen point."""
+"""The approximate number of frontier points printed, besides those without views and the chosen point."""
 SEVERAL, MANY = 3, 0.2
 """The number of pictures with one label, and the share of all pictures, that a classifier is unlikely to get all
 wrong."""
@@ -124,7 +124,7 @@ def fit(
     votes: VotesOption = None,
     report: ReportOption = None,
 ) -> None:
-    """Learn how far to trust a classifier, and what to ask it, from labelled pictures.
+    """Learn from labelled pictures how far to trust a classifier, and what to ask it.
 
     [bold]Examples[/bold]
 
@@ -369,7 +369,7 @@ def tell_mismatch(labelled: LabelledVotes) -> None:
 
 
 def tell_duplicates(collected: Collected) -> None:
-    """Print the number of duplicates and near-duplicates, and those with different truths."""
+    """Print the number of duplicates and near-duplicates, and those with different true labels."""
     distinct = collected.distinct()
     if distinct.repeated:
         total = len(distinct.votes) + distinct.repeated

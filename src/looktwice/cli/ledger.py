@@ -115,7 +115,7 @@ def forget(
     ] = None,
     pictures: Annotated[list[Path] | None, Help(help="Forget only the answers about these pictures.")] = None,
 ) -> None:
-    """Delete the answers of one classifier, or about some pictures; what they cost stays counted."""
+    """Delete the answers of one classifier, or about some pictures; their cost stays counted."""
     if classifier is None and not pictures:
         raise typer.BadParameter("name a classifier, or --pictures")
     readable = _readable(find_pictures(pictures)) if pictures else ()

@@ -33,7 +33,7 @@ from looktwice.images import Image, Picture, WorkingSize
 from looktwice.views import Panel, classifier_of
 
 LEAST = 2 * crossfit.FOLDS
-"""The fewest labelled pictures for cross-validation."""
+"""The minimum number of labelled pictures for cross-validation."""
 ALIKE, CONTRAST = 4, 32
 """The largest difference in grey levels between thumbnails of near-duplicates, and the smallest usable contrast."""
 
@@ -307,7 +307,7 @@ async def collect_for(
 
 
 def check_teachable(pictures: Sequence[Picture], least: int = LEAST) -> None:
-    """Raise an error, before any query, if nothing can be learned from the labelled pictures."""
+    """Raise an error, before any query, if the labelled pictures cannot be used for fitting."""
     crossfit.check_count(len(pictures), least)
     tags = {join_tags(sorted(picture.tags)) for picture in pictures if picture.tags is not None}
     truths = tags | {picture.truth for picture in pictures if picture.truth is not None}
@@ -321,7 +321,7 @@ class LabelMap:
     """The correspondence between a classifier's labels and the true labels."""
 
     same: tuple[str, ...]
-    """Labels that equal a truth."""
+    """Labels that equal a true label."""
     names: dict[str, str]
     """Labels that differ from exactly one true label only in case, spaces, hyphens, slashes or Unicode form."""
     unmatched: tuple[str, ...]

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def baselines(labelled: LabelledVotes, profile: Profile) -> list[Outcome]:
-    """Baselines of a single query: naive, constant, and the classifier's own score if there is one."""
+    """Single-query baselines: naive, constant, and the classifier's own score if there is one."""
     constant = [Constant(accuracy=profile.accuracy())] if profile.results else []
     plain = [crossfit.outcome(each, labelled) for each in (Naive(), *constant)]
     if profile.one_query and labelled.evidence:
@@ -59,7 +59,7 @@ def baselines(labelled: LabelledVotes, profile: Profile) -> list[Outcome]:
 
 
 LEAST_IN_BIN = 30
-"""The fewest pictures for which the coverage of an agreement bin is reported."""
+"""The minimum number of pictures for which the coverage of an agreement bin is reported."""
 
 
 @dataclass(frozen=True)

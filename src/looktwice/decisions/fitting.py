@@ -80,7 +80,7 @@ def learn(collected: Collected, calibrator: Calibrator, description: str, n_sele
     The first `n_selection` pictures are used for fitting only, since something was selected on them.
 
     If pictures were selected for labelling with unequal probabilities, the calibrator learns from all of them:
-    selection depended on the answers alone, and it models the truth given the answers. Figures, guarantees, sets,
+    selection depended on the answers alone, and it models the true label given the answers. Figures, guarantees, sets,
     familiarity and drift refer to the population, so they use a uniform subsample of the pictures
     (`LabelledVotes.even`).
     """

@@ -29,7 +29,7 @@ from looktwice.errors import DataError
 from looktwice.images import NAMES, PLACES, Image, WorkingSize, descriptor
 
 LEAST = 20
-"""The fewest labelled pictures for a test."""
+"""The minimum number of labelled pictures for a test."""
 NEIGHBOURS, RANKED = 300, 1000
 """The maximum number of labelled pictures to which distances are measured, and of those whose distances are stored."""
 FINEST = 0.02
@@ -271,7 +271,7 @@ class AnswerKinds(BaseModel):
     views: Annotated[int, Field(ge=0)]
     """The number of leading views of the panel that count."""
     seen: dict[str, dict[str, Annotated[int, Field(ge=1, lt=2**31)]]]
-    """For each label, how many pictures had it, by agreeing views and distinct labels: `8/1`."""
+    """For each label, the number of pictures that had it, by agreeing views and distinct labels: `8/1`."""
 
     @classmethod
     def fit(cls, votes: Votes) -> Self | None:
@@ -362,10 +362,10 @@ MARKS = 256
 class Drift:
     """A sequential test of whether live pictures are still like those that the profile was fitted on.
 
-    A picture's kind is a number from 0, such as how many of its views agree. Each live picture is ranked among the
-    profile's and the live ones before it, with ties broken at random: if nothing has changed, the ranks are uniform and
-    independent of each other (conformal prediction), and a bet that they fall below a cut more or less often than they
-    should wins nothing on average. By Ville's inequality, the wealth ever reaches 1/alpha with probability at most
+    A picture's kind is a non-negative integer, such as the number of agreeing views. Each live picture is ranked among
+    the profile's and the live ones before it, with ties broken at random: if nothing has changed, the ranks are uniform
+    and independent of each other (conformal prediction), and a bet that they fall below a cut more or less often than
+    they should wins nothing on average. By Ville's inequality, the wealth ever reaches 1/alpha with probability at most
     alpha, for any length of the stream and any true shares of the bins.
     """
 

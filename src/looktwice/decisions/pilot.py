@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 SEARCHED = 4 * crossfit.FOLDS
 """The minimum number of labelled pictures for the paper's search, which cross-validates each half of them."""
 FEWEST = 200
-"""The fewest labelled pictures for a pilot; with fewer, everything is asked about all of them."""
+"""The minimum number of labelled pictures for a pilot; with fewer, everything is asked about all of them."""
 SHARE = 4
 """The ratio of labelled pictures to pilot pictures, of which there are at least FEWEST / 2."""
 WRONG = 25
-"""The fewest wrong answers in the pilot from which the value of further queries can be estimated."""
+"""The minimum number of wrong answers in the pilot for estimating the value of further queries."""
 AGAIN = 0.05
 """The relative gain that further queries need if one query comes with a useful score."""
 RETAINED = 0.6
@@ -136,7 +136,7 @@ class Selection:
     sentences: tuple[str, ...] = ()
     """The findings of the pilot, as sentences."""
     beside: tuple[Point, ...] = ()
-    """What was tried only in the pilot."""
+    """The candidates that were tried only in the pilot."""
     cut: str = ""
     """A sentence on the queries left out because the budget did not cover them for every picture; empty if it covered
     all."""

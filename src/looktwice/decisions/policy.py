@@ -260,7 +260,7 @@ MOST_COUNTED = 9
 
 @dataclass(frozen=True)
 class TagPolicy(PicturePolicy):
-    """One way to use a profile of tags; `accepting` returns it with guarantees."""
+    """One way to use a tag profile; `accepting` returns it with guarantees."""
 
     jury: TagJury
     least: tuple[tuple[float, float], ...]
@@ -438,7 +438,7 @@ class DecisionOptions:
         return claims(self.max_error, self.max_miss)
 
     def of(self, profile: Profile) -> Policy:
-        """Build the policy of these options; a `TagPolicy` for a profile of tags."""
+        """Build the policy of these options; a `TagPolicy` for a tag profile."""
         if profile.kind == "tags":
             return cast("Policy", self._of_tags(profile))
         limits = self.max_price, self.max_queries

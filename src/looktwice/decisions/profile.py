@@ -187,7 +187,7 @@ class Profile(Part):
         return allowed[-1]
 
     def described(self) -> tuple[tuple[str, str], ...]:
-        """The names and descriptions of all its classifiers; a single one may have no name."""
+        """The names and descriptions of all its classifiers; a single classifier may have no name."""
         return tuple((known.name, known.description) for known in self.asked)
 
     @property

@@ -155,9 +155,9 @@ class HeldOut(Part):
 
         Many pictures have the same answers and thus the same probability of the true label, which varies slightly
         between folds. The worse one is used, so that such variations do not exclude a tenth of the pictures from their
-        sets; for confidences, see `counted_confidence`. Rounding goes the same way, so that a threshold above one of
-        these numbers is also above the unrounded one. Pictures about which no chosen source has an answer are left out,
-        since they are not scored in use.
+        sets; for confidences, see `counted_confidence`. Rounding is in the same direction, so that a threshold above
+        one of these numbers is also above the unrounded one. Pictures about which no chosen source has an answer are
+        left out, since they are not scored in use.
         """
         answered = held_out.label >= 0
         held_out, final = held_out.of_rows(answered), final.of_rows(answered)

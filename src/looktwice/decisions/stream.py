@@ -212,7 +212,8 @@ class Monitor:
         """The last verdicts, including those not yet tested."""
         self._ran, self._running = 0.0, False
         self.completed: Set[str] = frozenset()
-        """The names of pictures that an earlier run asked in part: the doubtful ones, which are not compared."""
+        """The names of pictures that an earlier run queried only partly: these are the doubtful ones, so they are not
+        compared."""
 
     async def observe(self, verdict: V, ledger: Ledger | None = None, *, compare: bool = True) -> V:
         """Hold a verdict if there is an alarm; `compare` is false for verdicts that are not a fair sample of the

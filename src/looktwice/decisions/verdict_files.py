@@ -348,7 +348,7 @@ def expected_cost(verdict: AnyVerdict, costs: Mapping[str, float]) -> float:
 
     For tags, the costs of those that need review are summed.
 
-    If the verdict is wrong, the truth is assumed to be another returned label, in proportion to its votes.
+    If the verdict is wrong, the true label is assumed to be another returned label, in proportion to its votes.
     """
     if isinstance(verdict, TagVerdict):
         unsure = [tag for tag in verdict.tags if tag.decision == "review"]

@@ -226,7 +226,7 @@ class ClassRow:
 
 
 def classes(judged: Judged) -> list[ClassRow]:
-    """All classes with pictures, if truths are known; those that are significantly poor come first."""
+    """All classes with pictures, if true labels are known; those that are significantly poor come first."""
     labelled, correct = judged.labelled(), judged.correct
     if labelled is None or correct is None:
         return []

@@ -88,11 +88,11 @@ class Judged:
     label: calibration.Codes
     confidence: Floats
     correct: Bools | None
-    """Whether each is right, if truths are known."""
+    """Whether each is right, if true labels are known."""
     taught: bool
     """Whether the profile was fitted on these pictures, so that each was predicted by a calibrator fitted on others."""
     results: tuple[Result, ...] = ()
-    """The figures of these pictures, if truths are known."""
+    """The figures for these pictures, if true labels are known."""
 
     def labelled(self) -> LabelledVotes | None:
         """The votes, if their true labels are known."""
@@ -211,7 +211,7 @@ def _sources(first: str, panel: Sequence[str]) -> tuple[str, ...]:
 def _fitted_rows(profile: Profile, policy: Policy, labelled: LabelledVotes) -> calibration.Places | None:
     """The rows of these votes that the policy's held-out results are about; None if it was not fitted on them.
 
-    It was if fitting again gives the same calibrator, and the truths are the same.
+    This is the case if fitting again gives the same calibrator, and the true labels are the same.
     """
     calibrator, held_out = profile.restored_calibrator(), policy.held_out
     if (
