@@ -51,7 +51,7 @@ BLOCK = 10_000
 
 
 def check_writable(path: Path, kinds: Sequence[str] = ()) -> None:
-    """Raise an error if a result cannot be written, before anything is paid for it.
+    """Raise an error if a result cannot be written, before any query is paid for.
 
     `kinds` are the allowed extensions; any by default.
     """

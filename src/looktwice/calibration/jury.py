@@ -140,7 +140,7 @@ class Jury(ByUtilities):
     ballot: Ballot = "vote"
     """The label that the confidence refers to: the base answer, or the most probable label."""
     scored: Scored | None = None
-    """The weights for pictures with scores; None if there were no scores or they did not improve the fit."""
+    """The weights for pictures with scores; None if there were none or they did not improve the fit."""
     confusion: Confusion | None = None
     """The confusion step; None if it did not improve the fit."""
     log_votes: float = 0.0

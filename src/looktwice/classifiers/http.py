@@ -9,10 +9,10 @@
     score = "predictions[].confidence"
     price = "0.0015"
 
-Templates know {image_base64}, {image_data_url}, {width}, {height} and {pixels}. When paths return lists, the label with
-the largest score counts (the first one on ties, or without a score path); an empty list is an answer without a label.
-Without a label path, the label is the position of the largest score. With `answer = "tags"` all labels of a list count,
-since several may apply to a picture. `preset = "google-vision"` starts from a description in the package, whose
+Templates support {image_base64}, {image_data_url}, {width}, {height} and {pixels}. When paths return lists, the label
+with the largest score counts (the first one on ties, or without a score path); an empty list is an answer without a
+label. Without a label path, the label is the position of the largest score. With `answer = "tags"` all labels of a list
+count, since several may apply to a picture. `preset = "google-vision"` starts from a description in the package, whose
 settings can be overridden.
 """
 

@@ -240,7 +240,7 @@ def read_table(path: Path) -> Table:
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        message = f"the price table {str(path)!r} is wrong at {where}: {first['msg'].removeprefix('Value error, ')}"
+        message = f"the price table {str(path)!r} is invalid at {where}: {first['msg'].removeprefix('Value error, ')}"
     except (OSError, ValueError) as error:
         message = f"the price table {str(path)!r} cannot be read: {str(error).partition(chr(10))[0]}"
     raise PermanentError(message)

@@ -274,7 +274,7 @@ def checked(model: type[Description], values: Mapping[str, object], what: str, p
         # An unknown setting comes first: it may be a misspelling of one that is reported as missing.
         first = next((each for each in wrong if each["type"] == "extra_forbidden"), wrong[0])
         where = ".".join(map(str, first["loc"])) or "its settings"
-        message = f"{what} is wrong at {where}: {first['msg'].removeprefix('Value error, ').replace('tuple', 'list')}"
+        message = f"{what} is invalid at {where}: {first['msg'].removeprefix('Value error, ').replace('tuple', 'list')}"
         if first["type"] == "extra_forbidden":
             close = get_close_matches(where, [field.alias or name for name, field in model.model_fields.items()], 1)
             meant = f"did you mean {close[0]!r}?" if close else f"see {page} for the supported settings"

@@ -352,7 +352,7 @@ class Endpoint:
         words = _words(reply.body, self._transport.secrets)
         return TransientError(
             f"the reply from {self._where} {self._transport.secrets.line(why)}: {words}; "
-            "is this the right address and label path?",
+            "check the address and the label path",
             status=reply.status,
             garbled=True,
             code="reply-malformed",

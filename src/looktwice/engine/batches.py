@@ -33,7 +33,7 @@ DAY = 86_400.0
 SLICE = 2000
 """The number of results stored in one transaction."""
 LOOKS = 4
-"""How often the results of a finished batch are fetched if some are missing."""
+"""The maximum number of times that results of a finished batch are fetched if some are missing."""
 
 
 class Batches:
@@ -191,7 +191,8 @@ class Batches:
     async def _find(self, sought: Sought) -> str | None:
         """Find the vendor's id of a batch; raises a TransientError if the run is stopped before.
 
-        If a vendor shows the content of a batch only at its end, other sessions' batches are awaited, for up to a day.
+        If a vendor shows the content of a batch only after its end, this waits for other sessions' batches, for up to a
+        day.
         """
         search = asyncio.create_task(self._api.find(sought))
         stopping = asyncio.create_task(self._runner.pause(DAY))
@@ -281,7 +282,7 @@ class Batches:
     async def _retried(
         self, call: Callable[[], Awaitable[T]], find: Callable[[], Awaitable[T | None]] | None = None
     ) -> T:
-        """Call the vendor, with retries while it cannot be reached.
+        """Call the vendor, and retry while it cannot be reached.
 
         If a failed call may have arrived, `find` looks for its result before the next attempt.
         """

@@ -51,7 +51,7 @@ class Canaries:
     _checked_at: int | None = None
 
     async def check(self, ask: Callable[[Canary], Awaitable[str | None]], sent: int) -> None:
-        """Ask every canary again if due; raises a ChangedError if the answer to one differs in every repetition.
+        """Repeat every canary query if due; raises a ChangedError if the answer to one differs in every repetition.
 
         If the classifier is random, the old answer reappears soon. `ask` returns None if the budget does not cover
         the query.
@@ -134,9 +134,9 @@ class Channel:
                 query.stored_at, query.picos = known.at, known.picos
 
     def prepare(self, image: Image, queries: Sequence[Query]) -> None:
-        """Render and encode in slices, so that not all views of a large picture are held at once.
+        """Render and encode in slices, so that not all views of a large picture are in memory at once.
 
-        Queries that the classifier cannot take fail.
+        Queries that the classifier does not accept fail.
         """
         step = max(1, RENDERED_BYTES // image.pixels.nbytes)
         for start in range(0, len(queries), step):
@@ -170,7 +170,7 @@ class Channel:
             self.canaries.kept.append(Canary(base.entry, image, label))
 
     async def check_canaries(self) -> None:
-        """Ask the canaries again if due; stop the classifier if it has changed."""
+        """Repeat the canary queries if due; stop the classifier if it has changed."""
         async with self._checking:
             try:
                 await self.canaries.check(self._ask_again, self.runner.progress.sent)

@@ -78,7 +78,7 @@ def test_card() -> NDArray[np.uint8]:
 
 
 async def examine(channel: Channel, image: Image) -> Checkup:
-    """Ask about one picture three times, which is billed; raises a ClassifierError if it fails."""
+    """Query one picture three times, which is billed; raises a ClassifierError if it fails."""
     classifier, limits = channel.classifier, channel.settings.limits
     prepared = await asyncio.to_thread(classifier.prepare, image.pixels)
     quote = channel.quote(image)
@@ -151,7 +151,7 @@ class Estimate:
     """Unfamiliar pictures, as far as the profile can tell."""
     width: int = 0
     height: int = 0
-    """The size of the largest picture, after scaling."""
+    """The size of the largest picture after scaling."""
     question_bytes: int | None = None
     """The size of a query about it in bytes; None if unknown."""
     input_tokens: int = 0

@@ -338,7 +338,7 @@ class QueryEngine:
         return await asyncio.to_thread(estimate, run, opened, self.remaining())
 
     async def _begin(self, run: Run, source: Iterable[Picture]) -> Iterable[Picture]:
-        """Resolve the budgets; queries of classifiers queried in batches are answered first."""
+        """Resolve the budgets; queries to classifiers that use batches are answered first."""
         for channel in run.channels:
             await channel.runner.hold_budgets()
         batched = [(channel, channel.batches) for channel in run.channels if channel.batches]

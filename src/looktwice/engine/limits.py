@@ -176,7 +176,7 @@ class _Waiting:
     prepared: Sequence[object]
     may_send: Callable[[], bool]
     turn: asyncio.Future[list[_Waiting] | Answered | None]
-    """Resolves to their answers, or to the other senders in the call that this one has to make."""
+    """Resolves to their answers, or to the other senders of a call that this sender must make."""
 
 
 class Calls:
@@ -231,7 +231,7 @@ class Calls:
         return False
 
     def _next_call(self) -> list[_Waiting]:
-        """Take ready queries for one call."""
+        """Select ready queries for one call."""
         call: list[_Waiting] = []
         size = 0
         while self._ready and size + len(self._ready[0].prepared) <= self._batch:

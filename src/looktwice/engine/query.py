@@ -197,7 +197,7 @@ Scores = Literal["use", "ignore"]
 
 @dataclass(frozen=True)
 class Rounds:
-    """Views asked in rounds: `first` with the base query, then as many as `more` returns, 0 to stop.
+    """Views queried in rounds: `first` views with the base query, then as many as `more` returns; 0 stops.
 
     With several classifiers, views whose classifier can no longer be queried are skipped.
     """
@@ -229,7 +229,7 @@ NO_SCREEN = Screen()
 
 
 def check_words(classifier: AnyClassifier, views: Iterable[View]) -> None:
-    """Raise a ViewError if views change the wording but the classifier takes no prompt."""
+    """Raise a ViewError if views change the wording but the classifier does not use a prompt."""
     for view in views:
         phrasing = view.phrased(AS_DESCRIBED, "")
         if phrasing is AS_DESCRIBED:

@@ -1,4 +1,4 @@
-"""One query, from its claim to its answer: `Runner._ask` is read from top to bottom.
+"""One query, from its claim to its answer: `Runner._ask` shows the steps in order.
 
 Every attempt is a separate claim, committed before it is sent and settled before its answer is used. Nothing is claimed
 while a retry waits. Free classifiers are queried without claims.
@@ -101,7 +101,7 @@ class Runner:
             self._holds = True
 
     async def release_budgets(self) -> None:
-        """End the command; the next one resolves its budgets anew."""
+        """End the command; the next one resolves its budgets again."""
         if self.ledger and self._holds:
             for budget in self.settings.budgets:
                 await self.ledger.change(partial(Transaction.forget_budget, scope=budget.scope))

@@ -37,7 +37,7 @@ from looktwice.images.image import (
 )
 from looktwice.images.npz import array_names, labelled_stack, stacked
 
-# Tables of truths ----------------------------------------------------------------------------------------------------
+# Tables of true labels -----------------------------------------------------------------------------------------------
 
 
 FILE_COLUMNS = ("file", "file_name", "filename", "path", "image", "picture")
@@ -70,9 +70,9 @@ def read_header(path: Path) -> list[str]:
 def read_truths(path: Path, column: str = COLUMN) -> dict[str, KnownTruth]:
     """The true label or tags of each file in a CSV with a column `file` (or another of `FILE_COLUMNS`) and this one.
 
-    With a column `not` beside `label`, a row has a label in one of the two, or in neither if nobody could tell; a file
-    may have several rows of excluded labels. A column `probability` has relative probabilities of selection for
-    labelling. Other columns are ignored.
+    With a column `not` beside `label`, a row has a label in one of the two, or in neither if the true label could not
+    be determined; a file may have several rows of excluded labels. A column `probability` has relative probabilities of
+    selection for labelling. Other columns are ignored.
 
     A column `tags` in place of `label` holds all tags of a file, `cat;dog`, or none. If any file has several rows with
     different labels, the labels of every file in the table are its tags.
@@ -432,7 +432,7 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
         return False
 
 
-# --- truths
+# --- true labels
 
 
 def _by_class(root: Path, max_pixels: int) -> list[Picture]:

@@ -39,7 +39,7 @@ class WorkingSize:
     """The product of width and height up to which a picture is not scaled."""
 
     def scaled(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of such a picture at this size; never more than it has, and at least 1 each."""
+        """The height and width of such a picture at this size: at most its own, and at least 1 each."""
         if height * width <= self.spared:
             return height, width
         least, most = sorted((height, width))

@@ -54,7 +54,7 @@ class LabelOrder:
 
 @dataclass(frozen=True)
 class Phrasing:
-    """Changes of the prompt for one query; none by default."""
+    """Changes to the prompt of one query; none by default."""
 
     order: LabelOrder | None = None
     wording: int = 0
@@ -140,7 +140,7 @@ class View(ABC):
 
     @property
     def parts(self) -> tuple[View, ...]:
-        """The views that are drawn one after the other."""
+        """The views that are drawn in succession."""
         return (self,)
 
     @cached_property

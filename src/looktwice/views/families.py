@@ -143,7 +143,7 @@ def _spread(limit: float, u: Floats) -> Floats:
 @register
 @dataclass(frozen=True)
 class Again(View):
-    """The unchanged picture, asked again: a nondeterministic classifier may answer differently."""
+    """The unchanged picture, queried again: a nondeterministic classifier may answer differently."""
 
     adjective = "repeated"
 
@@ -349,7 +349,7 @@ class Occlude(View):
 @register
 @dataclass(frozen=True)
 class Posterise(View):
-    """Every channel rounded to `levels` values from black to white (posterised)."""
+    """The picture posterised: every channel is rounded to `levels` values from black to white."""
 
     adjective = "posterised"
     levels: Annotated[float, Between(2, 256, whole=True)]
@@ -363,7 +363,7 @@ class Posterise(View):
 @register
 @dataclass(frozen=True)
 class Resample(View):
-    """The picture scaled down to a share of its sides and up again, with linear interpolation."""
+    """The picture scaled down to a fraction of its sides and up again, with linear interpolation."""
 
     adjective = "coarser"
     share: Annotated[float, Between(0.02, 1)]

@@ -145,9 +145,9 @@ class Motion(NamedTuple):
     factor: Floats | float = 1.0
     """Enlargement about the centre."""
     right: Floats | float = 0.0
-    """Shift as a share of the width."""
+    """Shift as a fraction of the width."""
     down: Floats | float = 0.0
-    """Shift as a share of the height."""
+    """Shift as a fraction of the height."""
     mirrored: bool = False
     """Whether the picture is mirrored first."""
 
@@ -354,7 +354,7 @@ def _runs(views: tuple[View, ...]) -> tuple[Run, ...]:
 
 
 def _in_common(view: View) -> object:
-    """The properties that neighbouring views must share to be drawn together."""
+    """The properties that adjacent views must have in common to be drawn together."""
     moves = _fixed_moves(view)
     return sampling_of(moves) if moves else view
 

@@ -9,10 +9,10 @@
     ranked = 5                            # ask for the five best labels in their order, which is evidence for a fit
     probabilities = true                  # and for the probability of each
     unsure = true                         # let it answer "unsure", which is an answer without a label
-    logprobs = true                       # or for the probability of the tokens of one label; Anthropic tells none
+    logprobs = true                       # or for the probability of the tokens of one label; not from Anthropic
     temperature = 0.0                     # sent only if it is set, since some models take none; so is seed
-    price = "0.0004"                      # of one question
-    # url = "http://localhost:8000/v1"    # vLLM, Ollama and their like; openai+http://localhost:8000/v1#model
+    price = "0.0004"                      # per query
+    # url = "http://localhost:8000/v1"    # vLLM, Ollama and similar; openai+http://localhost:8000/v1#model
     # key = "SERVER_KEY"                  # the environment variable that holds the key for that url
 
 The keys are read from OPENAI_API_KEY, ANTHROPIC_API_KEY and GEMINI_API_KEY, and are never sent to a `url` of your own.

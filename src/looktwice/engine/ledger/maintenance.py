@@ -139,7 +139,7 @@ def _malformed(read: Read) -> list[str]:
     ((*counts,),) = read(f"SELECT {sums} FROM queries")
     problems = dict(zip(_RULES, counts, strict=True))
     ((replies,),) = read("SELECT COUNT(*) FROM replies WHERE key NOT IN (SELECT key FROM queries)")
-    problems["that are gone but have a reply"] = replies
+    problems["that no longer exist but have a reply"] = replies
     return [f"{count} queries {what}" for what, count in problems.items() if count]
 
 
