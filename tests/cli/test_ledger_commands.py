@@ -120,7 +120,7 @@ def test_a_backup_has_what_was_committed_while_others_write(filled: Path, tmp_pa
 def test_a_backup_replaces_no_file_and_makes_none_of_nothing(filled: Path, copy: Path, tmp_path: Path) -> None:
     before = copy.read_bytes()
     for words, told in (
-        ((copy, "--ledger", filled), "exists already"),
+        ((copy, "--ledger", filled), "already exists"),
         ((tmp_path / "new.db", "--ledger", tmp_path / "typo.db"), "there is no ledger"),
         ((tmp_path / "new.db", "--ledger", tmp_path / "text.db"), "is not a ledger"),
         ((tmp_path / "new.db", "--ledger", "postgresql://me:hunter2@127.0.0.1:9/db"), "pg_dump"),
