@@ -361,7 +361,7 @@ def test_a_plan_says_why_fewer_pictures_may_need_more_labels_and_what_is_in_reac
     strict = planning.selection_level(0.95)
     assert answers.threshold(least[0], strict) is not None
     assert answers.threshold(planning.LADDER[planning.LADDER.index(least[0]) - 1], strict) is None
-    assert f"{least[0]:g}, accepting {100 * least[1]:.0f} %" in reach
+    assert f"{least[0]:g}, with {100 * least[1]:.0f} %" in reach
 
 
 def alone(error: float, answers: HeldOut) -> ClaimTest:
