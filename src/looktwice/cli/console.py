@@ -115,7 +115,7 @@ def show_estimate(total: Estimate, ledger: str | None, as_json: bool, expected: 
         print_json({**asdict(total), "ledger": ledger, "expected": expected})
         return
     hours = "" if total.seconds is None else f", at least {total.seconds / 3600:.1f} hours at the allowed rate"
-    unknown = " How long they take is not known before the first ones; then the run says." if not hours else ""
+    unknown = " Their duration is unknown before the first ones are sent; the run then shows it." if not hours else ""
     unfamiliar = f" and {total.unfamiliar} unlike the labelled ones" if total.unfamiliar else ""
     tokens = f", about {total.input_tokens:,} + {total.output_tokens:,} tokens" if total.input_tokens else ""
     most = f" (at most {total.most_micros / 1e6:.4f})" if total.input_tokens else ""

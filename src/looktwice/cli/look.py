@@ -253,7 +253,7 @@ def score(
     file = ScoreFile(place, header, opened, kind=model.kind, verify=verify, size=model.limits.working_size)
     todo = opened
     if file.changed:
-        say(f"{len(file.changed)} picture{'s' * (len(file.changed) > 1)} changed since the verdict: asked again.")
+        say(f"{len(file.changed)} picture{'s' * (len(file.changed) > 1)} changed since the verdict: queried again.")
     if file.missing() < len(opened):
         todo = [picture for at, picture in enumerate(opened) if not file.done(at)]
         say(f"Resuming: {len(opened) - len(todo)} of {len(opened)} pictures already have a verdict.")

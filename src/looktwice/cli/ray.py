@@ -259,11 +259,11 @@ class Stop:
         self._working.add(who)
 
     async def leave(self, who: str) -> None:
-        """A stopped worker has nothing in flight any more."""
+        """Record that a stopped worker has no queries in flight."""
         self._working.discard(who)
 
     async def stop(self, reason: str) -> None:
-        """Have the workers send nothing more; the first reason stays."""
+        """Make the workers stop sending; the first reason is kept."""
         self._reason = self._reason or reason
         self._stopped.set()
 

@@ -190,7 +190,7 @@ class Familiarity(BaseModel):
         return f"{' and '.join(words[:MOST_WORDS])} than the labelled pictures"
 
     def _kind(self, descriptor: Floats, away: Floats) -> str:
-        """Colour, shape and lack of pixels, as far as the picture and the labelled ones differ in them."""
+        """The colour, shape and resolution of the picture, where they differ from those of the labelled ones."""
         picture, own, usual, middle = "a picture", list[str](), list[str](), self._middle
         grey = bool(np.quantile(self._rows[:, PLACES["saturation"]], 0.95) <= GREY)
         tones = [_tone(descriptor[PLACES["saturation"]] <= GREY), _tone(grey)]

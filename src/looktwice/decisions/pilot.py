@@ -154,7 +154,7 @@ async def ask(
     if not size:
         own = sum(not classifier_of(view) for view in panel)
         few = f"No pilot with fewer than {FEWEST} labelled pictures: {own} views are asked about each of them. Fewer "
-        few += "cost less: name them with --views, or ask none with --views base."
+        few += "cost less: select them with --views, or none with --views base."
         return replace(await ask_all(engine, pictures, panel), sentences=(few,) if own else ())
     first = await collecting.collect(engine, mixed, Panel(())) if _in_stages(engine, panel) else None
     if first and _cut(first):

@@ -84,7 +84,8 @@ class Need:
     error: float
     """The true error rate, or miss rate of the class."""
     concerned: int
-    """The number of these that a claim about one label uses: pictures of the class, or answers with the label."""
+    """The number of pictures that a claim about one label uses: those of the class, or those answered with the
+    label."""
 
     def line(self, claim: Claim) -> str:
         """The need as a sentence."""
@@ -160,8 +161,8 @@ def missing_sentence(claims: Sequence[Claim], tested: Sequence[ClaimTest]) -> st
         what += ", for each tag"
     if more is None:
         return (
-            f"It is practically out of reach to guarantee that {what}: more labels alone would not do it, or it takes "
-            f"more than {PRACTICAL:,}."
+            f"It is practically impossible to guarantee that {what}: more labels alone would not suffice, or more than "
+            f"{PRACTICAL:,} would be needed."
         )
     if not more:
         return f"The labelled pictures suffice to guarantee that {what}."

@@ -287,7 +287,7 @@ class TagPolicy(PicturePolicy):
         tags = self.jury.tags
         if unknown := [claim.label for claim in claims if claim.label not in (ANY, *tags)]:
             raise DataError(
-                f"the profile has no tag {unknown[0]!r} to claim anything about; it knows {', '.join(tags[:5])}",
+                f"the profile has no tag {unknown[0]!r} for a guarantee; it has {', '.join(tags[:5])}",
                 code="option-invalid",
             )
         by_tag = [_tag_claims(claims, tag) for tag in tags]
@@ -459,7 +459,7 @@ class DecisionOptions:
 
 
 class DecisionKeywords(TypedDict, total=False):
-    """The options of a decision as keyword arguments; see `DecisionOptions`."""
+    """The decision options as keyword arguments; see `DecisionOptions`."""
 
     all: bool
     max_price: float | None

@@ -1,4 +1,4 @@
-"""Files of verdicts: the file of a run, reading it for review, and the review folder of a service.
+"""Verdict files: the file of a run, reading it for review, and a service's review folder.
 
 The file of a run grows with it, survives a crash at any moment, and is sorted at the end.
 
@@ -254,7 +254,7 @@ class ScoreFile:
 
 
 def record(verdict: AnyVerdict | Unscored, kind: AnswerKind = "label") -> dict[str, object]:
-    """The cells of a verdict of this kind, or of a picture without one."""
+    """The table cells for a verdict of this kind, or for a picture without one."""
     fields = asdict(verdict) if isinstance(verdict, Unscored) else verdict.to_dict()
     return dict.fromkeys(COLUMNS_OF[kind]) | fields
 

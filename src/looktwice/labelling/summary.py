@@ -90,7 +90,7 @@ class Audit:
 
     @cached_property
     def expected(self) -> Floats:
-        """The error rate of each stratum, if the confidences are right."""
+        """The expected error rate of each stratum, if the confidences are calibrated."""
         doubt = 1.0 - np.array([verdict.confidence for verdict in self.verdicts])
         return np.clip(np.bincount(self.stratum, doubt) / self.sizes, LEAST_ERROR, MOST_ERROR)
 
