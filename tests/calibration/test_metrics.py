@@ -387,7 +387,7 @@ def test_classwise_ece_is_the_mean_over_classes() -> None:
     by_class = [metrics.ece(table[:, c], truths == c) for c in range(3)]
     assert metrics.ece_classwise(table, truths) == pytest.approx(np.mean(by_class))
     assert metrics.ece_classwise(table, np.zeros(300, int)) > 0.4
-    with pytest.raises(DataError, match="for 2 truths"):
+    with pytest.raises(DataError, match="for 2 true labels"):
         metrics.ece_classwise(table, truths[:2])
 
 

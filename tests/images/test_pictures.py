@@ -340,7 +340,7 @@ def test_rows_do_not_reach_outside_the_folder(tmp_path: Path) -> None:
     put(tmp_path, "secret.dat", "in/a.png")
     for outside in ("../secret.dat", "in/../../secret.dat", str(tmp_path / "secret.dat")):
         table(tmp_path / "in" / "labels.csv", ("file", "label"), ("a.png", "x"), (outside, "y"))
-        assert "1 truth (" in complaint(tmp_path / "in")
+        assert "1 true label (" in complaint(tmp_path / "in")
 
 
 def test_pictures_without_truths_and_truths_without_pictures_are_counted_and_named(tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ def test_pictures_without_truths_and_truths_without_pictures_are_counted_and_nam
     assert "5 pictures (1.png, 2.png, 3.png and 2 more)" in complaint(tmp_path)
     rows = [(f"{number}.png", "x") for number in range(8)]
     table(tmp_path / "labels.csv", ("file", "label"), *rows)
-    assert "2 truths (6.png, 7.png)" in complaint(tmp_path)
+    assert "2 true labels (6.png, 7.png)" in complaint(tmp_path)
 
 
 def test_files_in_more_than_one_row_are_counted_and_named(tmp_path: Path) -> None:
