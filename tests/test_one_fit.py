@@ -57,7 +57,7 @@ INTERFACES: dict[str, Callable[[Path, Path, str, str], None]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("views", "calibrator"), [("", "jury"), ("mirror rotation:15*3", "probit")])
-@pytest.mark.filterwarnings("ignore:1 pictures are the same as others")
+@pytest.mark.filterwarnings("ignore:1 pictures are duplicates of others")
 def test_every_interface_fits_the_same_profile(pictures: Path, tmp_path: Path, views: str, calibrator: str) -> None:
     profiles = {}
     for name, fit in INTERFACES.items():
@@ -68,7 +68,7 @@ def test_every_interface_fits_the_same_profile(pictures: Path, tmp_path: Path, v
 
 
 @pytest.mark.parametrize("labelled", [False, True])
-@pytest.mark.filterwarnings("ignore:1 pictures are the same as others")
+@pytest.mark.filterwarnings("ignore:1 pictures are duplicates of others")
 def test_the_command_and_the_model_borrow_the_same_profile(pictures: Path, tmp_path: Path, labelled: bool) -> None:
     teacher, command, library = (tmp_path / f"{name}.json" for name in ("teacher", "command", "library"))
     by_model(pictures, teacher, "mirror zoom:1.15", "jury")
@@ -81,7 +81,7 @@ def test_the_command_and_the_model_borrow_the_same_profile(pictures: Path, tmp_p
     assert library.read_bytes() == command.read_bytes()
 
 
-@pytest.mark.filterwarnings("ignore:1 pictures are the same as others")
+@pytest.mark.filterwarnings("ignore:1 pictures are duplicates of others")
 def test_the_command_and_the_model_transfer_the_same_profile(pictures: Path, tmp_path: Path) -> None:
     opened = ("--open", DESCRIPTION, "--views", "gaussian:0.1 rotation:20", "--draws", 3)
     words = ("--open-pictures", pictures, "--closed", DESCRIPTION, "--pictures", pictures)

@@ -103,7 +103,7 @@ def test_a_picture_with_two_truths_is_named(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "1 of 41 " in done.stderr
     assert f"Bag/{bag.name} = Coat/copy.png" in done.stderr
-    with lt.Model(DEMO / "fashion.toml") as model, pytest.warns(UserWarning, match="same"):
+    with lt.Model(DEMO / "fashion.toml") as model, pytest.warns(UserWarning, match="duplicates"):
         model.fit(tmp_path / "photos", views="mirror")
 
 

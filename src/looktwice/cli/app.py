@@ -17,7 +17,7 @@ COMMANDS = {
     "check": ("check", "Query one picture three times: latency, price, repeatability."),
     "label": ("label", "Label pictures in the browser."),
     "fit": ("fit", "Learn from labelled pictures how far to trust a classifier, and what to ask it."),
-    "labels": ("check", "Propose which labels of classifiers mean which true labels. Sends no queries."),
+    "labels": ("check", "Propose which classifier labels mean which true labels. Sends no queries."),
     "plan": ("evaluate", "Estimate how many labelled pictures guarantees need. Sends no queries."),
     "evaluate": ("evaluate", "Evaluate a profile on other labelled pictures."),
     "look": ("look", "Print the label and confidence of pictures, with an explanation."),
@@ -33,7 +33,7 @@ COMMANDS = {
     "trust": ("check", "Approve the classifiers that a file from somebody else names."),
     "noise": ("fit", "Measure the noise of views inside an open model."),
     "transfer": ("fit", "Calibrate a closed model with the help of an open one."),
-    "borrow": ("fit", "Make a profile from another classifier's profile."),
+    "borrow": ("fit", "Make a profile from that of another classifier."),
     "ledger": ("ledger", "Show, export, verify, back up or forget the answers you paid for."),
 }
 """The module of each command, and the first line of its help."""
