@@ -1,10 +1,10 @@
-"""A jury for a black-box classifier, with the weights of an open one as prior.
+"""A jury for a black-box classifier, with the weights of an open model's jury as prior.
 
-The open jury's weights are the prior mean of the fit. The prior standard deviation of the difference is τ, in addition
-to the uncertainty of the open jury: the prior's covariance is that of the open jury plus τ²·I. No single τ is chosen,
-since fifty pictures are too few for that; the fits for several values are averaged, weighted by the evidence (Laplace's
-approximation) and by 1/τ, since models are more often similar than not. Few labelled pictures therefore change the
-weights little, but many determine them.
+The open jury's weights are the prior mean of the fit. The prior covariance is the covariance of the open jury plus
+τ²·I, where τ is the prior standard deviation of the difference between the two classifiers' weights. Fifty pictures are
+too few to select a single τ, so the fits for several values are averaged. Each fit is weighted by its evidence
+(Laplace's approximation) and by 1/τ, since models are more often similar than not. A few labelled pictures therefore
+change the weights little, but many determine them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
 
 DIFFERENCES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-"""The values of τ that are averaged over."""
+"""The values of τ for which fits are averaged."""
 FEWEST_COMPARED = 10
-"""The number of labelled pictures from which the fit is compared with one without prior."""
+"""The minimum number of labelled pictures for comparing the fit with one without a prior."""
 
 
 def fit_towards(prior: Jury, labelled: LabelledVotes) -> Jury:
-    """The jury of the panel that `prior` was fitted on, fitted on these pictures; `prior` itself if there are none."""
+    """Fit a jury for the panel of `prior` on these pictures; returns `prior` itself if there are no pictures."""
     if not prior.weights or not prior.covariance:
         raise FitError(
             "the prior jury has not been fitted; call Jury().fit(labelled_votes) on the open model first",
@@ -52,7 +52,7 @@ def fit_towards(prior: Jury, labelled: LabelledVotes) -> Jury:
 
 @dataclass(frozen=True)
 class Pupil:
-    """A jury whose prior is the jury of another classifier; before it is fitted, it is equal to that jury."""
+    """A jury whose prior is another classifier's jury; before fitting, it is equal to that jury."""
 
     name: ClassVar[str] = "borrowed jury"
     jury: Jury
@@ -60,9 +60,9 @@ class Pupil:
     """Whether the pictures may be unlike those of the prior, as after a drift alarm."""
 
     def fit(self, labelled: LabelledVotes) -> Self:
-        """The jury fitted towards the prior; if the pictures changed, without it where that is better.
+        """Fit the jury with the prior or, if the pictures may have changed and the fit is better, without it.
 
-        The better fit has the lower log loss on held-out folds.
+        The better fit is the one with the lower log loss on held-out folds.
         """
         fits = [self._towards_prior, Jury(ballot=self.jury.ballot).fit]
         compared = self.changed and len(labelled) >= FEWEST_COMPARED

@@ -36,7 +36,7 @@ class Calibrator(Protocol):
         """(n,): the probability that the predicted label is right, in [0, 1]."""
 
     def interval(self, votes: Votes) -> tuple[Floats, Floats]:
-        """(n,) twice: the 95 % interval for the confidence that an unlimited number of such views would give."""
+        """(n,) twice: the 95 % interval of the confidence given an unlimited number of such views."""
 
     def distribution(self, votes: Votes) -> Distribution:
         """The probability of every label."""
@@ -133,14 +133,14 @@ def named(calibrator: Calibrator | str) -> Calibrator:
 
 
 def dump(calibrator: Calibrator) -> dict[str, object]:
-    """Serialise a calibrator to plain JSON values, also from numpy's; `restore` is the inverse."""
+    """Serialise a calibrator to plain JSON values, converting numpy values; `restore` is the inverse."""
     from pydantic_core import to_jsonable_python
 
     return {"family": calibrator.name, **to_jsonable_python(calibrator, fallback=_from_numpy)}
 
 
 def _from_numpy(value: object) -> object:
-    """Convert numpy's scalars and arrays, which a calibrator may hold, to JSON values."""
+    """Convert numpy scalars and arrays, which a calibrator may contain, to JSON values."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise FitError(

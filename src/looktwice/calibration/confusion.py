@@ -28,7 +28,7 @@ from looktwice.errors import DataError
 MOST_CLASSES, FEWEST = 100, 50
 """The step is skipped if there are more than MOST_CLASSES classes, or fewer than FEWEST labelled pictures."""
 PRIOR, EACH = 2.0, 2.0
-"""Pseudo-counts: PRIOR of E in each row of the table, and EACH per class in the frequency of the true labels."""
+"""Pseudo-counts: PRIOR, distributed as E, in each table row, and EACH per class in the true-label frequencies."""
 RIDGE = 1.0
 """The ridge penalty that shrinks the weights towards (1, 0, 0)."""
 LISTED = 20
@@ -97,7 +97,7 @@ class Confusion:
 
 
 def learn_confusion(labelled: LabelledVotes, fit: Callable[[LabelledVotes], Predictor]) -> Confusion | None:
-    """Fit the table and the weights for juries that `fit` returns; None if the step does not help."""
+    """Fit the table and the weights for juries that `fit` returns; returns None if the step does not help."""
     others = labelled.classes - len(labelled.vocabulary)
     if not 2 <= labelled.classes <= MOST_CLASSES or len(labelled) < FEWEST or labelled.doubtful().any():
         return None

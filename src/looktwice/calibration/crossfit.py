@@ -21,7 +21,7 @@ from looktwice.calibration.votes import LabelledVotes
 from looktwice.errors import FitError
 
 Evidence = Literal["labels", "scores"]
-"""The evidence that a calibrator uses: labels alone, or also scores and ranked lists."""
+"""The evidence that a calibrator uses: labels alone, or labels with scores and ranked lists."""
 OWN, ONE_QUERY = "own score", "one query, calibrated"
 """The names of two baselines: the classifier's uncalibrated score, and the jury without views."""
 
@@ -116,13 +116,13 @@ def cross_fit(calibrator: Calibrator, labelled: LabelledVotes, seed: int = 0, n_
 def baselines(labelled: LabelledVotes) -> list[Outcome]:
     """The single-query baselines: a confidence of 1, and the accuracy as a constant confidence.
 
-    The accuracy is computed on all pictures: computed per fold, it would vary and appear to rank the pictures.
+    The accuracy is computed on all pictures: a per-fold accuracy would vary and appear to rank the pictures.
     """
     return [outcome(calibrator.fit(labelled), labelled) for calibrator in (Naive(), Constant())]
 
 
 def own_score(labelled: LabelledVotes, scale: Scale | None = None) -> Outcome | None:
-    """The classifier's own score as confidence; None if it returns none, or only ranks.
+    """Use the classifier's own score as confidence; returns None if it returns no scores, or only ranks.
 
     `scale` converts scores to probabilities; by default it is inferred from these pictures. An answer without a score
     has confidence 0.

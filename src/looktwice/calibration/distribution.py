@@ -1,10 +1,10 @@
 """Sparse distributions, and prediction sets with a stated coverage (conformal prediction).
 
-A distribution has a probability for each returned or likely label; other classes share the rest evenly.
+A distribution stores a probability for each returned or likely label; other classes share the rest evenly.
 
-Thresholds of sets are learned from held-out probabilities of labelled pictures. With pictures that were not used for
+Set thresholds are learned from held-out probabilities of labelled pictures. With pictures that were not used for
 fitting, this is split conformal prediction, which guarantees the stated coverage. With cross-validation, it is
-cross-conformal prediction, which has a weaker guarantee, but in practice a coverage close to the stated one.
+cross-conformal prediction, which has a weaker guarantee, but its coverage is close to the stated one in practice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from looktwice.calibration.votes import Votes
 
 
 def first_column(table: Codes, codes: Codes) -> Places:
-    """(n,): the first column of each row that holds its code, or the number of columns if there is none."""
+    """(n,): the first column in each row that contains the row's code, or the number of columns if none does."""
     hit = (table == codes[:, None]) & (table != MISSING)
     return np.where(hit.any(axis=1), hit.argmax(axis=1), table.shape[1])
 
@@ -36,7 +36,7 @@ class TruthRank:
     through: Floats
     """The cumulative probability up to and including the option."""
     rank: Places
-    """The rank, from 1; all unlisted labels count as one option, which is ranked last."""
+    """The rank, from 1; all unlisted labels are treated as one option, which is ranked last."""
 
 
 def truth_rank(distribution: Distribution, truths: Codes) -> TruthRank:
@@ -76,7 +76,7 @@ class Distribution:
         return self.classes - (self.labels != MISSING).sum(axis=1)
 
     def of(self, codes: Codes) -> Floats:
-        """(n,): the probability of one label per picture; OUTSIDE counts as an unlisted class."""
+        """(n,): the probability of one label per picture; OUTSIDE is treated as an unlisted class."""
         hit = self.labels == codes[:, None]
         return np.where(hit.any(axis=1), (self.named * hit).sum(axis=1), self.unnamed())
 
@@ -96,7 +96,7 @@ class Distribution:
         return -np.log(np.maximum(self.of(truths), 1e-12))
 
     def likeliest(self, most: int) -> Distribution:
-        """Keep at most `most` listed labels, the most probable ones; all other classes share the rest."""
+        """Keep only the `most` most probable listed labels; all other classes share the rest."""
         order = np.argsort(-self.named, axis=1, kind="stable")[:, :most]
         labels, named = np.take_along_axis(self.labels, order, axis=1), np.take_along_axis(self.named, order, axis=1)
         return Distribution(labels, named, self.classes)
@@ -135,7 +135,7 @@ class SetMaker(Protocol):
 
 @dataclass(frozen=True)
 class Conformal:
-    """LAC: all options whose probability reaches one threshold; "something else" counts as one option.
+    """LAC: all options whose probability reaches one threshold; "something else" is treated as one option.
 
     These sets are the smallest on average, but their coverage is lower for difficult pictures.
     """
@@ -156,7 +156,7 @@ class Conformal:
 
 @dataclass(frozen=True)
 class AdaptiveSets:
-    """The most probable labels up to a threshold of cumulative probability: more of them for difficult pictures.
+    """The most probable labels up to a cumulative-probability threshold; difficult pictures have larger sets.
 
     These are adaptive prediction sets (APS, Romano et al. 2020) or, with a penalty, regularised ones (RAPS,
     Angelopoulos et al. 2021). "Something else" comes last, as one option with the remaining probability. In randomised
@@ -220,11 +220,11 @@ class Sets:
         return cls(labels, other & (unnamed > 0), unnamed)
 
     def sizes(self) -> Counts:
-        """(n,): the number of options in each set; "something else" counts as one."""
+        """(n,): the number of options in each set; "something else" is treated as one option."""
         return (self.labels != MISSING).sum(axis=1) + self.other
 
     def true_sizes(self) -> Counts:
-        """(n,): the number of classes in each set; "something else" counts as all the classes that it stands for."""
+        """(n,): the number of classes in each set, including all classes that "something else" stands for."""
         return (self.labels != MISSING).sum(axis=1) + self.other * self.unnamed
 
     def list_truth(self, truths: Codes) -> Bools:

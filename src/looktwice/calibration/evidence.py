@@ -1,8 +1,9 @@
 """Scores and ranked lists in answers, and their conversion to shares.
 
 APIs return scores on many scales. A `Scale` is inferred once, when a jury is fitted, and converts every list to a share
-for each label: probabilities are unchanged, percentages divided by 100, logits go through the softmax, and ranks alone
-become 1/2, 1/4 … The remaining mass is shared evenly by the labels that are not listed.
+for each label: probabilities are unchanged, percentages are divided by 100, logits are converted by the softmax
+function, and ranks without scores become 1/2, 1/4 … The remaining mass is shared evenly by the labels that are not
+listed.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ class Row:
     thumbnail: bytes = field(default=b"", compare=False, repr=False)
     """A grey thumbnail for finding near-duplicates; empty if unknown."""
     lists: tuple[RankedList, ...] = ()
-    """The ranked list of the base answer, then those of the views; empty if no answer had one."""
+    """The ranked list of the base answer, followed by the lists of the views; empty if no answer had a list."""
     descriptor: Floats | None = field(default=None, compare=False, repr=False)
     """The descriptor of the picture (`images.descriptor`); None if unknown."""
     picos: tuple[int, ...] = ()
     """The price paid for the base answer and each view, in units of 1e-12 of the currency."""
     missing: dict[int, tuple[str, str]] = field(default_factory=dict, compare=False)
-    """Why a label is missing, as an `error.code` and a message, by position: 0 for the base, 1 … for views that were
-    asked."""
+    """The reasons for missing labels, each an `error.code` and a message, by position: 0 is the base, 1 … the queried
+    views."""
 
 
 def require(holds: bool, message: str) -> None:
@@ -60,7 +61,7 @@ def require(holds: bool, message: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """The ranked lists of n pictures, each for the base and S views."""
+    """The ranked lists of n pictures, one for the base and one for each of S views."""
 
     labels: Codes
     """(n, S + 1, m): the labels of each list, the best first, padded with UNLISTED; the base list first."""
@@ -109,7 +110,7 @@ class Evidence:
 Kind = Literal["probability", "percentage", "logit", "rank"]
 
 LEAST, MOST_LEAST = 1e-7, 0.05
-"""The bounds of the smallest share of a label, which is half the resolution of the scores."""
+"""The bounds of the smallest share for a label, which is half the resolution of the scores."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +134,8 @@ class Scale:
     def log_shares(self, evidence: Evidence, codes: Codes, classes: int) -> Floats:
         """(n, S + 1, c + 1): the log share of each label in `codes` (n, c), and of each label not among them.
 
-        An empty list carries no information: all labels have the same share. A label without a score, in a list with
-        scores, counts as not listed.
+        An empty list carries no information: all labels have the same share. A label without a score in a list with
+        scores is treated as unlisted.
         """
         shares = self.shares(evidence)
         known = (evidence.labels != UNLISTED) & ((self.kind == "rank") | np.isfinite(evidence.scores))
@@ -155,7 +156,7 @@ class Scale:
         return np.where(evidence.listed()[:, 0], claims, np.nan)
 
     def shares(self, evidence: Evidence) -> Floats:
-        """(n, S + 1, m): the share of each listed label; those of one list sum to at most 1."""
+        """(n, S + 1, m): the share of each listed label; the shares in one list sum to at most 1."""
         listed = evidence.labels != UNLISTED
         scores = np.where(listed, evidence.scores, np.nan).astype(np.float64)
         known = np.isfinite(scores)
@@ -210,7 +211,7 @@ NO_SCORES = "no answer has a score"
 
 
 def useless(evidence: Evidence) -> str | None:
-    """Why the scores carry no information, as a phrase; None if they may carry some."""
+    """Return a phrase on why the scores carry no information, or None if they may carry information."""
     listed = evidence.listed()[:, 0]
     if not listed.any():
         return NO_SCORES

@@ -4,7 +4,7 @@ For each of the m returned labels c, P(y = c) ∝ exp(w₀·[base = c] + Σ_s w_
 number of answers that return c. The K − m classes that no answer returned share P(other classes) ∝ (K − m)/(K −
 1)·exp(b₀ + b₁·log(m/(S + 1))). If a classifier is biased, a second step corrects its confusions (`Confusion`). Answers
 about one picture are not independent: with γ, each further vote for the same label counts less. A missing answer adds
-nothing, even if it is the base answer. If a classifier does not know label c, its answer supports c as much as the
+nothing, even if it is the base answer. If a classifier cannot return label c, its answer supports c as much as the
 label that it returned. With few labelled pictures, the weights stay close to those of other models (`typical`).
 
 All w, γ and b₁ are at least 0, and b₀ is at most log(K − 1). Therefore, before the second step, a view that changes
@@ -65,7 +65,7 @@ FEWEST_CONFUSED = 3
 
 
 class ByUtilities(ABC):
-    """The predictions of calibrators that have utilities for the options of each picture."""
+    """A base class for calibrators that predict from the utilities of each picture's options."""
 
     ballot: Ballot
 
@@ -75,7 +75,7 @@ class ByUtilities(ABC):
 
     @abstractmethod
     def judged_by_scores(self, votes: Votes) -> NDArray[np.bool_]:
-        """(n,): whether the scores of each picture are used, and not only its labels."""
+        """(n,): whether each picture's scores are used in addition to its labels."""
 
     def predict(self, votes: Votes) -> Codes:
         """(n,): the most probable returned label, or the base label for the ballot "base"."""
@@ -134,13 +134,13 @@ class Jury(ByUtilities):
     unnamed: tuple[float, float] = (0.0, 0.0)
     """b₀ and b₁, the parameters of the other classes."""
     shrinkage: float = SHRINKAGE
-    """How strongly the view weights are shrunk to their mean."""
+    """The strength of the penalty that shrinks the view weights towards their mean."""
     covariance: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
     """The posterior covariance of w₀, w_1 … w_S, γ, b₀, b₁ (Laplace's approximation)."""
     ballot: Ballot = "vote"
     """The label that the confidence refers to: the base answer, or the most probable label."""
     scored: Scored | None = None
-    """The weights for pictures with scores; None if there were none or they did not improve the fit."""
+    """The weights for pictures with scores; None if there were no scores, or if scores did not improve the fit."""
     confusion: Confusion | None = None
     """The confusion step; None if it did not improve the fit."""
     log_votes: float = 0.0
@@ -168,7 +168,7 @@ class Jury(ByUtilities):
         return self.scored is not None
 
     def judged_by_scores(self, votes: Votes) -> NDArray[np.bool_]:
-        """(n,): whether the scores of each picture are used, and not only its labels."""
+        """(n,): whether each picture's scores are used in addition to its labels."""
         if self.scored is None or votes.evidence is None:
             return np.zeros(len(votes), bool)
         return votes.evidence.listed()[:, self.scored.first]
@@ -195,7 +195,7 @@ class Jury(ByUtilities):
         return replace(self, scored=scored)._with_parameters(mixing @ self.theta, covariance)
 
     def _fit(self, labelled: LabelledVotes, layout: Layout | None) -> Self:
-        """Fit the weights for labels, and those for scores with this layout, without the confusion step."""
+        """Fit the label weights, and the score weights with this layout, without the confusion step."""
         patterns = with_typical_weights(tabulate(labelled))
         scored = fit_scored(labelled, self.shrinkage, layout) if layout else None
         theta = descend(patterns, self.shrinkage)
@@ -245,8 +245,8 @@ class AdaptiveJury(ByUtilities):
     """The juries for the first 0, 1 … S views of the panel."""
     ballot: Ballot = "vote"
     confusion: Confusion | None = None
-    """The confusion step for at least FEWEST_CONFUSED views: with fewer views, easy classes would stop so early that
-    their drift would go unnoticed. A jury that has a confusion step uses that one instead."""
+    """The confusion step for at least FEWEST_CONFUSED views: with fewer views, pictures of easy classes would stop so
+    early that drift would go undetected. A jury with its own confusion step uses its own step instead."""
 
     def fit(self, labelled: LabelledVotes) -> Self:
         """Fit the juries on pictures for which every view was queried."""
@@ -263,14 +263,14 @@ class AdaptiveJury(ByUtilities):
         return any(jury.uses_scores for jury in self.juries)
 
     def judged_by_scores(self, votes: Votes) -> NDArray[np.bool_]:
-        """(n,): whether the scores of each picture are used, and not only its labels."""
+        """(n,): whether each picture's scores are used in addition to its labels."""
         scored = np.zeros(len(votes), bool)
         for rows, jury, part in self._by_views_asked(votes):
             scored[rows] = jury.judged_by_scores(part)
         return scored
 
     def lacks_scores(self, votes: Votes) -> NDArray[np.bool_]:
-        """(n,): whether the scores are missing that the jury of each picture was fitted on."""
+        """(n,): whether each picture lacks the scores that its jury was fitted on."""
         lacking = np.zeros(len(votes), bool)
         for rows, jury, part in self._by_views_asked(votes):
             lacking[rows] = jury.lacks_scores(part)
@@ -334,9 +334,9 @@ FEWEST_SCORED = 20
 class Scored:
     """A weighted vote with scores, used for pictures whose base answer has a score or a list.
 
-    Every column except `count` (see `options`) must improve the predictions on held-out folds; of the two that pool
-    lists, the one that improves them more is added first. Options come from all lists, which contain the true label far
-    more often than the first labels alone.
+    Every column except `count` (see `options`) must improve the predictions on held-out folds; of the two columns that
+    pool lists, the one with the larger improvement is added first. Options come from all lists, which contain the true
+    label far more often than the first labels alone.
     """
 
     scale: Scale
@@ -348,7 +348,7 @@ class Scored:
     """w₀, w_1 … w_S, a weight for each column, b₀ and b₁."""
     covariance: tuple[tuple[float, ...], ...] = field(repr=False)
     first: int = 0
-    """The first answer with scores, counted from the base answer; it takes the place of the base answer."""
+    """The index of the first answer with scores, from 0 for the base answer; it takes the place of the base answer."""
 
     def __post_init__(self) -> None:
         sizes = {len(self.covariance), *map(len, self.covariance)}
@@ -357,7 +357,7 @@ class Scored:
 
     @property
     def views(self) -> int:
-        """The number of views that it was fitted on."""
+        """The number of views in the panel of the fit."""
         return len(self.theta) - 3 - width(self.columns, self.knots)
 
     def utilities(self, votes: Votes) -> Utilities:
@@ -367,7 +367,7 @@ class Scored:
         return weigh(votes, options, np.array(self.theta), np.array(self.covariance))
 
     def pooled(self, views: int) -> Self:
-        """Adapt to views outside the panel, each with the mean weight of the panel's."""
+        """Adapt to views outside the panel, each with the mean weight of the panel's views."""
         mixing = pooling(self.views, views, len(self.theta) - 1 - self.views)
         covariance = mixing @ np.array(self.covariance) @ mixing.T
         theta = (mixing @ np.array(self.theta)).tolist()
@@ -375,11 +375,11 @@ class Scored:
 
 
 def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
-    """Select the columns that lower the held-out log loss; None if none does.
+    """Select the columns that lower the held-out log loss; returns None if no column does.
 
-    One by one, each has to lower the mean log loss by more than a standard error of the gain, without raising the mean
-    Brier score: labels far down a list lower the former and may raise the latter. If some true labels are unknown
-    except for excluded labels, only the log loss is used.
+    Columns are tested one by one. Each must lower the mean log loss by more than one standard error of the gain without
+    raising the mean Brier score: low-ranked labels in a list lower the log loss but may raise the Brier score. If some
+    true labels are unknown except for excluded labels, only the log loss is used.
     """
     first = first_scored(labelled)
     with_scores = _scored_part(labelled, first)
@@ -414,7 +414,7 @@ def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
 
 
 def _held_out(patterns: Patterns, fold: Places, shrinkage: float, classes: int, start: Floats | None = None) -> Floats:
-    """(2, n): the log loss and the Brier score of each picture by a jury fitted on the other folds."""
+    """(2, n): the log loss and the Brier score of each picture under a jury fitted on the other folds."""
     held = np.zeros((2, len(fold)))
     for rows, theta in held_out_fits(patterns, fold, shrinkage, start):
         held[:, rows] = losses(patterns, theta)[rows], briers(patterns, theta, classes)[rows]
@@ -422,7 +422,7 @@ def _held_out(patterns: Patterns, fold: Places, shrinkage: float, classes: int, 
 
 
 def fit_scored(labelled: LabelledVotes, shrinkage: float, layout: Layout) -> Scored | None:
-    """Fit the weights with scores; None if too few pictures have any."""
+    """Fit the score weights; returns None if too few pictures have scores."""
     with_scores = _scored_part(labelled, layout.first)
     if with_scores is None:
         return None
@@ -434,18 +434,18 @@ def fit_scored(labelled: LabelledVotes, shrinkage: float, layout: Layout) -> Sco
 
 
 def first_scored(votes: Votes) -> int:
-    """The first answer that has scores or lists, counted from the base answer; 0 if none has any."""
+    """The index of the first answer with scores or lists, from 0 for the base answer; 0 if there is none."""
     return 0 if votes.evidence is None else int(votes.evidence.listed().any(axis=0).argmax())
 
 
 def _led_by(votes: V, first: int) -> V:
-    """The votes with this answer in place of the base answer, which follows it."""
+    """The votes with this answer as the base answer, followed by the other answers."""
     others = (place for place in range(1 + len(votes.panel)) if place != first)
     return votes.of_sources([first, *others]) if first else votes
 
 
 def _scored_part(labelled: LabelledVotes, first: int) -> LabelledVotes | None:
-    """The pictures whose `first` answer has a score or a list; None if there are too few, or all are equal."""
+    """The pictures whose `first` answer has a score or a list; None if they are too few or carry no information."""
     if labelled.evidence is None or first > len(labelled.panel):
         return None
     labelled = _led_by(labelled, first)

@@ -26,7 +26,7 @@ _RIGHT = [float(f"{10 ** (i / 100):.6g}") for i in range(-400, 401)]
 GRID: Floats = np.array([-x for x in reversed(_RIGHT)] + [0.0] + _RIGHT)
 """The points at which every cumulative is evaluated: 0, and 100 per decade from 0.0001 to 10,000 on both sides.
 
-It is the same for all models, views and pictures, so cumulatives can be added up in any order and on any machine.
+The grid is the same for all models, views and pictures, so cumulatives can be added up in any order and on any machine.
 """
 
 
@@ -61,7 +61,7 @@ class Reading(NamedTuple):
 
 
 def read(head: Head, base: Floats, views: Floats) -> Reading:
-    """Noise from features: `base` (D,) of the picture itself, `views` (S, D) of its views."""
+    """Compute noise from the features of the picture itself, `base` (D,), and of its views, `views` (S, D)."""
     logits = head.logits(base)
     a = int(logits.argmax())
     logits[a] = -np.inf
@@ -115,7 +115,7 @@ class Cumulatives:
         return np.asarray(total / (self.pictures * self.draws), np.float64)
 
     def quantile(self, level: float) -> Floats:
-        """(len(GRID),): a quantile over the pictures, along y; between two pictures by linear interpolation."""
+        """(len(GRID),): the pointwise quantile over the pictures, interpolated linearly between two pictures."""
         rank = level * (self.pictures - 1)
         reached = self.counts.cumsum(axis=1)
         below, above = ((reached <= int(r)).sum(axis=1) for r in (np.floor(rank), np.ceil(rank)))
@@ -133,7 +133,7 @@ class Normal:
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape of noise; a Gaussian around 0 has the figures 0, any, 0, 0, 1 and 1."""
+    """The shape of noise; for a Gaussian around 0, the fields are 0, any, 0, 0, 1 and 1."""
 
     mean: float
     deviation: float
@@ -144,7 +144,7 @@ class Shape:
     left: float
     """The distance of the lowest 1 % from the median, relative to a Gaussian with the same quartiles."""
     right: float
-    """The same for the highest 1 %."""
+    """The distance of the highest 1 % from the median, relative to the same Gaussian."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class Noise:
     normal: Normal
     """The closest Φ(x/a) for any a; its `ks` is the paper's KS."""
     paper: Normal
-    """The closest for a on the paper's grid."""
+    """The closest Φ(x/a) for a on the paper's grid."""
     shape: Shape
 
 
@@ -235,11 +235,11 @@ def _short(values: Floats) -> tuple[float, ...]:
 class Margins:
     """The model's own probabilities σ(wᵀz + b), summed over the pictures for each number of views that kept A.
 
-    These suffice for the distance to any curve of k, and their size does not depend on the number of pictures.
+    These sums suffice for the distance to any curve of k, and their size does not depend on the number of pictures.
     """
 
     count: Counts
-    """(S + 1,): pictures of which k views kept A."""
+    """(S + 1,): the number of pictures for which k views kept A."""
     total: Counts
     """(S + 1,): Σ σ, in integer multiples of 2⁻³², so that the sum does not depend on the order."""
     squares: Counts

@@ -18,8 +18,8 @@ from looktwice.calibration import typical
 from looktwice.calibration.evidence import Floats, Places
 
 SHRINKAGE = 30.0
-"""How strongly the view weights are shrunk to their mean: with few pictures they are nearly equal, with many they
-differ."""
+"""The strength of the penalty that shrinks the view weights towards their mean: with few pictures the weights are
+nearly equal, but with many they differ."""
 FLOOR = 0.01
 """A small ridge penalty on every parameter, which keeps undetermined parameters finite."""
 LEAST_FALL = 1e-12
@@ -27,7 +27,7 @@ LEAST_FALL = 1e-12
 AT_BOUND = 1e-9
 """A parameter within this distance of a bound is treated as lying on the bound."""
 UNKNOWN = -1
-"""Marks a picture for which only some wrong labels are known, not the true one."""
+"""Marks a picture with an unknown true label, for which only some wrong labels are known."""
 FOLDS = 5
 
 
@@ -104,8 +104,8 @@ class Patterns:
     def hits(self, rows: NDArray[np.bool_] | None = None, theta: Floats | None = None) -> Floats:
         """(r,): how often each option is true among the pictures in `rows`, by default all.
 
-        A picture with an unknown true label counts towards each possible option with its probability under `theta`; it
-        is ignored without `theta`.
+        A picture with an unknown true label adds to each possible option the option's probability under `theta`;
+        without `theta`, the picture is ignored.
         """
         truth = self.truth if rows is None else self.truth[rows]
         hits = np.bincount(truth[truth != UNKNOWN], minlength=len(self.options)).astype(np.float64)
@@ -284,7 +284,7 @@ class PenalisedLoss:
 
 
 def _gram(rows: Floats, weight: Floats) -> Floats:
-    """Σ_r weight_r · row_r · row_rᵀ, computed in blocks so small that BLAS uses one thread."""
+    """Σ_r weight_r · row_r · row_rᵀ, computed in blocks small enough that BLAS uses one thread."""
     width = rows.shape[1]
     block = max(1, 250_000 // width**2)
     gram = np.zeros((width, width))
@@ -313,7 +313,7 @@ def _log_totals(patterns: Patterns, scores: Floats) -> Floats:
 
 
 def with_typical_weights(patterns: Patterns) -> Patterns:
-    """Add the prior of typical weights; beyond the views it covers, the total weight of all views is kept.
+    """Add the prior of typical weights; if there are more views than it covers, the total view weight is kept.
 
     Sources that never answered are not counted.
     """

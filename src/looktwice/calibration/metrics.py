@@ -92,10 +92,11 @@ class Reliability:
 
 @dataclass(frozen=True)
 class RiskCoverage:
-    """Coverage and risk if all answers with at least `threshold` are accepted, one point per distinct confidence.
+    """Coverage and risk if answers with a confidence of at least `threshold` are accepted, one point per distinct
+    value.
 
     `coverage` is the share of accepted pictures and rises to 1 as `threshold` falls; `risk` is the share of wrong
-    answers among those accepted.
+    answers among the accepted answers.
     """
 
     coverage: Floats
@@ -280,8 +281,8 @@ def risk_coverage(confidence: Floats, correct: Bools) -> RiskCoverage:
 def draws(pictures: int, resamples: int, seed: int) -> Iterator[Counts]:
     """Yield blocks (b, n) of bootstrap indices: `resamples` rows of `pictures` indices in total.
 
-    More resamples start with the same rows as fewer. Results for the same pictures and seed use the same draws, so they
-    can be compared in pairs.
+    A larger number of resamples starts with the same rows as a smaller number. Results for the same pictures and seed
+    use the same draws, which allows paired comparisons.
     """
     if resamples < 1:
         raise DataError(f"resamples is {resamples}; give at least 1, for example 1000", code="option-invalid")
@@ -361,7 +362,7 @@ def wilson(k: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple[Floats, Flo
 
 
 def checked(confidence: Floats, correct: Bools) -> tuple[Floats, Bools]:
-    """Convert both to arrays and validate them."""
+    """Convert confidences and correctness to arrays and validate them."""
     confidence, correct = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
     if confidence.ndim != 1 or confidence.shape != correct.shape:
         shapes = f"confidence has shape {confidence.shape} and correct {correct.shape}"

@@ -1,6 +1,6 @@
 """The options of a picture and their features: the columns of the jury's conditional logit.
 
-The options are the top labels of the answers, with scores also the most probable other labels in the lists, and all
+The options are the top labels of the answers, the most probable other labels in the lists if there are scores, and all
 other classes combined. Each answer has a column, which marks the option that it returned. The next columns are
 
 - `count`: the log of the option's number of votes;
@@ -10,9 +10,9 @@ other classes combined. Each answer has a column, which marks the option that it
 - `views`: the mean log share of the option over the lists of the views;
 - `pool`: the log of the option's mean share over all lists, which a single list without the option barely lowers;
 
-and two columns for the other classes: 1, and the log of the number of returned labels per answer. Without scores, only
-`count` of this list is used. If a classifier cannot return the label of an option, its answer supports the option as
-much as the label that it returned.
+and two columns for the other classes: 1, and the log of the number of returned labels per answer. Without scores,
+`count` is the only column used from this list. If a classifier cannot return the label of an option, its answer
+supports the option as much as the label that it returned.
 """
 
 from __future__ import annotations
@@ -299,7 +299,7 @@ class Utilities:
     options: Options
 
     def labels(self) -> Codes:
-        """(n, c + 1): the returned labels, with the only label not returned in the last column; otherwise MISSING."""
+        """(n, c + 1): the returned labels; in the last column, the only label not returned, otherwise MISSING."""
         return np.column_stack([self.options.labels, self.last])
 
     def slope(self, believed: Places, rivals: Floats) -> Floats:

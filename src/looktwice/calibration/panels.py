@@ -1,13 +1,14 @@
 """Panel selection: the value of a panel, and a choice from the votes of a pilot.
 
 The value of a view depends on those already chosen, so panels grow greedily by the log loss (or the Brier score) of
-juries. These have one weight for all views: the choice of views matters more than their weights, and four parameters
-can be learned from few pictures. At maximum likelihood the log loss of a jury equals its own expected loss, so it
-varies less from sample to sample than the Brier score.
+juries. These juries have one weight for all views: the choice of views matters more than their weights, and four
+parameters can be learned from few pictures. At maximum likelihood the log loss of a jury equals its own expected loss,
+so it varies less from sample to sample than the Brier score.
 
 With few labelled pictures many panels are equally good, and the best of them on the sample looks better than it is: a
-chosen panel must therefore be clearly better than the general one on held-out pictures. With many pictures it only
-must not be clearly worse. Both are evaluated on the same pictures, so that differences in difficulty cancel out.
+chosen panel must therefore be clearly better than the general one on held-out pictures. With many pictures, it is
+enough that the chosen panel is not clearly worse. Both are evaluated on the same pictures, so that differences in
+difficulty cancel out.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from looktwice.calibration.options import Layout, tabulate
 from looktwice.calibration.votes import LabelledVotes
 
 SUFFICES = 1.02
-"""The maximum excess of the Brier score of one query over that of the whole panel at which one query is sufficient."""
+"""One query is sufficient if its Brier score is at most this multiple of the whole panel's score."""
 MANY = 200
-"""The number of pilot pictures from which a chosen panel was as good as the general one, or better, on new pictures."""
+"""The minimum number of pilot pictures for which chosen panels were at least as good as the general one on new
+pictures."""
 ROUNDS = 3
 """The number of folds of the pilot in which chosen panels are evaluated."""
 
@@ -49,8 +51,8 @@ brier: Loss = logit.briers
 def common_weight(labelled: LabelledVotes) -> Patterns:
     """The table of a jury with one weight for all views.
 
-    With scores, it has a weight for the option's log share in the base list, and one for its mean over the views'
-    lists: a view is valued by what it adds to the score of the base query.
+    With scores, the table has one weight for the option's log share in the base list, and one for the mean log share
+    over the views' lists: the value of a view is its improvement over the score of the base query.
     """
     layout = Layout(Scale.learn(labelled.evidence), (), ("count", "base", "views")) if labelled.evidence else None
     table, views = tabulate(labelled, layout), 1 + len(labelled.panel)
@@ -60,7 +62,7 @@ def common_weight(labelled: LabelledVotes) -> Patterns:
 
 
 def with_useful_scores(labelled: LabelledVotes) -> LabelledVotes:
-    """The votes, without their scores if these do not help a single query on held-out folds."""
+    """Return the votes, without scores if scores do not improve a single query on held-out folds."""
     useful = jury.choose_layout(labelled.under([]), logit.SHRINKAGE) is not None
     return labelled if useful else labelled.label_only()
 
@@ -85,7 +87,7 @@ def lost(labelled: LabelledVotes, loss: Loss = log_loss) -> float:
 
 
 def grow(labelled: LabelledVotes, longest: int, loss: Loss = log_loss) -> list[int]:
-    """Greedy order of columns: each one improves most on those before it."""
+    """Order columns greedily: each column gives the largest improvement over the previous ones."""
     panel = list[int]()
     for _ in range(min(longest, len(labelled.panel))):
         left = [column for column in range(len(labelled.panel)) if column not in panel]
@@ -102,7 +104,7 @@ class Gain:
 
     mean: float
     error: float
-    """The standard error of the mean of the differences, picture by picture."""
+    """The standard error of the mean per-picture difference."""
     pictures: int
     """The number of pictures in the mean."""
 
@@ -112,7 +114,7 @@ class Gain:
 
 
 def gain(labelled: LabelledVotes, general: Sequence[int], longest: int, loss: Loss = log_loss) -> Gain:
-    """Cross-validate the choice: on each third of the pictures, with panel and weights fitted on the others."""
+    """Cross-validate the choice: evaluate each third of the pictures with panel and weights fitted on the others."""
     fold = logit.folds(len(labelled), ROUNDS, seed=1)
     gaps = np.zeros(len(labelled))
     for part in range(ROUNDS):

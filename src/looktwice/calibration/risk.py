@@ -1,4 +1,4 @@
-"""Risk control: thresholds of confidence at which claims about accepted answers hold, and the labels needed.
+"""Risk control: confidence thresholds at which claims about accepted answers hold, and the labels they need.
 
 The last part is prediction-powered inference, which estimates accuracy from a few labels and the confidences of many
 other answers.
@@ -26,7 +26,8 @@ ANY = "*"
 NEVER = math.inf
 """The threshold if no answer may be accepted: no confidence reaches it."""
 STARTS = (0.25, 1.0, 2.0)
-"""The candidates of `threshold` that have a share of the risk, as multiples of the allowed error; and zero."""
+"""The errors, as multiples of the allowed error, whose candidate thresholds have an initial share of the risk; the
+threshold zero also has one."""
 STEPS = 16
 """The number of candidates between an allowed error and its double."""
 SHARES = {"max_error": 0.02, "max_miss": 0.02, "level": 0.95, "coverage": 0.9, "power": 0.8, "alpha": 0.01}
@@ -103,9 +104,10 @@ def claims(
 def counted_confidence(held_out: Floats, final: Floats, correct: Bools) -> Floats:
     """(n,): the confidence at which claims count each labelled answer, from held-out folds and the final calibrator.
 
-    The final calibrator gives the same confidence to all pictures with the same answers, but each fold a slightly
-    different one: a threshold between them would count only some of these pictures, although all are accepted in use.
-    They count at the mean of the folds, and wrong ones at least at the final confidence.
+    The final calibrator gives the same confidence to all pictures with the same answers, but each fold gives a slightly
+    different one: a threshold between these would include only some of the pictures, although all are accepted in use.
+    Each answer is therefore counted at the mean over the folds, and a wrong answer at no less than the final
+    confidence.
     """
     _, group, size = np.unique(np.round(final, 6), return_inverse=True, return_counts=True)
     mean = (np.bincount(group, held_out) / size)[group]
@@ -123,7 +125,7 @@ class Thresholds:
     """The lowest accepted confidence, by predicted label."""
 
     by_label: Mapping[str, float]
-    """ANY is for all other labels; NEVER if nothing may be accepted."""
+    """The thresholds; ANY applies to all other labels, and NEVER means that nothing may be accepted."""
     basis: Basis = "guarantee"
     claims: tuple[Claim, ...] = ()
     """The claims that the thresholds were chosen for."""
@@ -141,8 +143,8 @@ class Thresholds:
 def thresholds(claims: Sequence[Claim], answers: Answers, level: float, basis: Basis = "guarantee") -> Thresholds:
     """Find thresholds at which all claims hold simultaneously at `level`, or are expected to hold.
 
-    A bound on misses of a class sets a minimum for all other labels; bounds on errors then choose thresholds above it.
-    If errors are bounded by label, a label without a bound is never accepted.
+    A miss bound for a class sets a minimum threshold for all other labels; error bounds then select thresholds from
+    this minimum upwards. If errors are bounded by label, a label without a bound is never accepted.
     """
     level = level_of_each(level, len(claims))
     errors = {claim.label: claim for claim in claims if claim.kind == "error"}
@@ -198,11 +200,11 @@ def threshold(
 ) -> float | None:
     """The lowest threshold at which the error rate of accepted answers is at most `max_error`.
 
-    The guarantee holds with certainty `level` over the choice of the labelled pictures; None if none can be made.
-    Candidates are fixed beforehand and tested from strict to lax, each with an exact binomial test (Learn then Test). A
-    few of them have a share of the risk 1 − level, and each one that passes gives its share to the next laxer one (the
-    fallback procedure), which controls the family-wise error: all candidates that pass hold simultaneously, so the
-    laxest one from `least` on is returned.
+    The guarantee holds with confidence `level` over the sampling of labelled pictures; returns None if there is no such
+    threshold. Candidates are fixed beforehand and tested from strict to lax, each with an exact binomial test (Learn
+    then Test). A few candidates have a share of the risk 1 − level, and each candidate that passes transfers its share
+    to the next laxer one. This fallback procedure controls the family-wise error: all candidates that pass hold
+    simultaneously, so the laxest one from `least` on is returned.
     """
     check_share("max_error", max_error)
     check_share("level", level)
@@ -223,7 +225,7 @@ def miss_threshold(missed: Floats, true: int, max_miss: float, level: float = 0.
 
     `true` is the number of labelled pictures of the class, and `missed` the confidences of those predicted as another
     label. Misses only grow as the threshold falls, so one exact binomial bound serves all thresholds (Bates et al.
-    2021); None if no number of misses would be small enough.
+    2021). Returns None if no number of misses would be small enough.
     """
     check_share("max_miss", max_miss)
     check_share("level", level)
@@ -245,10 +247,10 @@ class Estimate:
 
     threshold: float
     error: float
-    """The expected share of wrong answers among the accepted."""
+    """The expected share of wrong answers among the accepted answers."""
     low: float
     high: float
-    """Its 95 % interval."""
+    """The upper end of the 95 % interval of `error`."""
     accepted: float
     """The share of accepted answers."""
 
@@ -260,9 +262,9 @@ class Estimate:
 
 
 def estimate(confidence: Floats, correct: Bools, max_error: float) -> Estimate | None:
-    """The lowest threshold with an expected error of `max_error`; the strictest one if that is out of reach.
+    """Find the lowest threshold with an expected error of at most `max_error`, or else the one with the least error.
 
-    Half a wrong answer is added, which offsets the choice of the lowest threshold. None without any answer.
+    Half a wrong answer is added to offset the selection of the lowest threshold. Returns None if there are no answers.
     """
     from scipy.stats import beta
 
@@ -293,7 +295,8 @@ def labels_needed(
     """The number of labelled pictures that `threshold` needs for its guarantee, to within 1 %.
 
     `expected_error` is the true error of accepted answers, `coverage` the accepted share, and `power` the probability
-    that the guarantee can be given. `tests` candidates share the risk: 1 for `miss_threshold`.
+    that the guarantee can be given. `tests` is the number of candidates that share the risk, which is 1 for
+    `miss_threshold`.
     """
     check_share("max_error", max_error)
     check_share("level", level)
@@ -342,7 +345,7 @@ def _binomial(wrong: Counts | Floats, asked: Counts | Floats, error: float) -> F
 
 
 def _critical(asked: Floats, error: float, risk: float) -> Floats:
-    """The largest number of wrong answers that a binomial test rejects at this risk, −1 if none; by bisection."""
+    """Find by bisection the largest number of wrong answers that a binomial test rejects at this risk; −1 if none."""
     low, high = np.full(len(asked), -1.0), asked
     while (high - low > 1).any():
         middle = np.ceil((low + high) / 2)
@@ -363,7 +366,7 @@ def check_share(name: str, value: float) -> None:
 LEAST_POWERED = 50
 """The minimum number of labels, and of other answers, for a prediction-powered interval."""
 PLAIN_LABELS = 10
-"""The weight, in labels, of the plain variance in that of a prediction-powered accuracy."""
+"""The weight of the plain variance, as a number of labels, when a prediction-powered variance is shrunk towards it."""
 
 
 class Powered(NamedTuple):
@@ -389,10 +392,10 @@ def prediction_powered(correct: Bools, confidence: Floats, unlabelled: Floats, l
 
     The confidences are not labels, but show whether easy pictures were drawn for labelling by chance: the mean of
     `correct` is shifted by the difference in mean confidence to the `unlabelled` answers, as far as confidence
-    correlates with correctness (prediction-powered inference with the power of minimal variance; unbiased even if the
-    confidences are wrong). The interval is Wilson's at the effective number of labels. The power is estimated from the
-    same labels, so residuals are jackknifed, the quantile is Student's, and the variance is shrunk towards that of
-    labels alone. At least `LEAST_POWERED` labels are required.
+    correlates with correctness (prediction-powered inference with the power that minimises the variance; unbiased even
+    if the confidences are wrong). The interval is a Wilson interval for the effective number of labels. The power is
+    estimated from the same labels, so residuals are jackknifed, Student's quantile is used, and the variance is shrunk
+    towards the variance from labels alone. At least `LEAST_POWERED` labels are required.
 
     >>> correct, confidence = np.arange(100) < 80, np.where(np.arange(100) < 80, 0.9, 0.4)
     >>> tuple(round(x, 3) for x in prediction_powered(correct, confidence, np.full(5000, 0.85)))

@@ -1,8 +1,9 @@
-"""Calibrators with a single feature, the share of agreeing views: constant, probit, beta, isotonic, and the paper's.
+"""Calibrators with a single feature, the share of agreeing views: constant, probit, beta, isotonic, and two from the
+paper.
 
-The paper's are Equation 3 (Gaussian noise) and Equation 6 (noise learned on an open model). Letters follow the paper: A
-is the label under consideration, p_A the share of views that return A, F_n the cumulative distribution of the noise
-that views cause in latent space.
+The paper's calibrators are Equation 3 (Gaussian noise) and Equation 6 (noise learned on an open model). Letters follow
+the paper: A is the label under consideration, p_A the share of views that return A, F_n the cumulative distribution of
+the noise that views cause in latent space.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class ShareCalibrator(ABC):
     """A calibrator with a single feature, the share of agreeing views. Subclasses define `learn` and `curve`.
 
     With `ballot="base"`, the predicted label is the base answer; with `ballot="vote"`, it is the most frequent label
-    among the views. The share is that of the views that return the predicted label.
+    among the views. The feature is the share of views that return the predicted label.
     """
 
     name: ClassVar[str]
@@ -124,7 +125,7 @@ def unfitted(name: str) -> FitError:
 
 @dataclass(frozen=True)
 class Constant(ShareCalibrator):
-    """The accuracy on the labelled pictures, for every picture: calibrated and uninformative."""
+    """The accuracy on the labelled pictures as the confidence of every picture: calibrated but uninformative."""
 
     name: ClassVar[str] = "constant"
     accuracy: float | None = None
@@ -230,7 +231,7 @@ def _logistic(features: Floats, correct: NDArray[np.bool_]) -> tuple[float, ...]
 Objective = Literal["brier", "ece", "nll"]
 
 PAPER_A = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 10.0, 100.0)
-"""The grid that the paper searches for a."""
+"""The values of a that the paper searches."""
 
 
 @dataclass(frozen=True)
@@ -252,7 +253,7 @@ class MarginCalibrator(ShareCalibrator):
 
     a: float | None = None
     grid: tuple[float, ...] = PAPER_A
-    """The grid for a; an empty grid searches all values between the ends of the paper's grid."""
+    """The candidate values of a; if empty, all values between the ends of the paper's grid are searched."""
     objective: Objective = "brier"
 
     def __post_init__(self) -> None:

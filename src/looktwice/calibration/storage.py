@@ -16,7 +16,7 @@ from looktwice.calibration.votes import ENDINGS, Details, LabelledVotes, Labels,
 from looktwice.errors import DataError, MissingExtra
 
 ROWS = 256
-"""Rows of a Parquet file that are decompressed at once."""
+"""The number of Parquet rows that are decompressed at once."""
 MOST_BYTES = 2**29
 """The largest decompressed size of a votes file, enough for millions of pictures."""
 
@@ -57,7 +57,7 @@ def save(path: Path, votes: Votes) -> None:
 
 
 def load(path: Path) -> Votes | LabelledVotes:
-    """Votes from a file that `save` wrote, labelled if it contains true labels."""
+    """Load votes from a file written by `save`; the votes are labelled if the file contains true labels."""
     try:
         base, views, packed, evidence = _load_parquet(path) if path.suffix == ".parquet" else _load_npz(path)
         texts = json.loads(packed)
@@ -183,7 +183,7 @@ def collect(base: Labels, views: LabelTable, vocabulary: Labels | None, details:
 
 
 def labelled(votes: Votes, truths: Labels) -> LabelledVotes:
-    """Add true labels to votes; labels that occur only among them also count as classes."""
+    """Add true labels to votes; labels that occur only as true labels are included in the class count."""
     column = _objects(truths)
     require(
         column.shape == (len(votes),),
@@ -195,7 +195,7 @@ def labelled(votes: Votes, truths: Labels) -> LabelledVotes:
 
 
 def _ranked(labels: Objects, details: Details) -> list[tuple[RankedList, ...]]:
-    """The ranked lists of all answers (n, 1 + S): as given, or built from labels and scores; empty without either."""
+    """The ranked lists of all answers (n, 1 + S): as given, or built from labels and scores; otherwise empty."""
     if "lists" in details:
         lists = details["lists"]
         require("scores" not in details, "scores and lists cannot be combined; lists already contain scores")

@@ -1,4 +1,4 @@
-"""Tags in answers: which were returned, at which rank and with which score, and the scales of scores."""
+"""The tags returned in answers, with their ranks and scores, and the scales of the scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from looktwice.calibration.votes import Votes
 KNOTS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """The knots of the piecewise correction of a score, as quantiles of the log odds of returned tags."""
 NEAREST = 1e-4
-"""Scores are clipped to this distance from 0 and 1, to which APIs often round."""
+"""The minimum distance of clipped scores from 0 and 1, since APIs often round scores to 0 or 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class TagVotes:
     scores: NDArray[np.float32]
     """(n, S, T): the scores as returned, NaN where a tag has none."""
     asked: Bools
-    """(n, S): whether there is an answer, possibly empty; there is none if the classifier was down."""
+    """(n, S): whether there is an answer, possibly empty; there is none if the classifier was unavailable."""
     classifiers: tuple[int, ...] = ()
     """(S,): the index of each source's classifier; by default each source is a classifier."""
 
@@ -53,7 +53,7 @@ class TagVotes:
 
     @classmethod
     def from_votes(cls, votes: Votes, tags: Sequence[str], classifiers: Sequence[int] = ()) -> Self:
-        """Extract tag votes from ranked lists; a source without a label was not queried."""
+        """Extract tag votes from ranked lists; a source without a label is treated as not queried."""
         answers = votes.answers()
         ranks = np.zeros((*answers.shape, len(tags)), np.int16)
         scores = np.full(ranks.shape, np.nan, np.float32)

@@ -2,23 +2,24 @@
 
 A tag classifier returns several tags that may all be right, or scores for every category. Each (picture, tag) is a row
 with two options, *present* and *absent*, whose log odds are a sum over columns. Columns are grouped in blocks, each
-with one ridge penalty, and a block is used only if it lowers the log loss on held-out pictures. Shared by all tags are
+with one ridge penalty, and a block is used only if it lowers the log loss on held-out pictures. The following blocks
+are shared by all tags:
 
 - `votes`: a constant, and which classifiers returned the tag;
 - `score`: the log odds of its score, by classifier; `bend`: hinges of it, which correct the shape of a score;
 - `place`: the log of its rank in the answer; `crowd`: the log of the number of other tags, for a tag that was returned
   and for one that was not;
 - `views`: the share of a classifier's views that return it, and their mean score;
-- `agreement`: the log of the number of answers that return it;
+- `agreement`: the log of the number of answers that return it.
 
-and specific to each tag, shrunk towards 0, so that a rare tag borrows strength from the others:
+The following blocks are specific to each tag and shrunk towards 0, so that a rare tag borrows strength from the others:
 
 - `offset`: its frequency; `reliability`: the weight of a classifier that returned it; `slope`: the weight of its score;
   `companions`: other tags in the answers that make it more or less likely.
 
 The penalised log loss is convex. Parameters of one tag occur only in rows of that tag, so the Hessian is block-diagonal
-except for the shared columns, and the cost of a fit is linear in the number of tags. A dense Hessian, as in
-`looktwice.calibration.logit`, would grow with its cube.
+except for the shared columns, and the cost of a fit is linear in the number of tags. With a dense Hessian, as in
+`looktwice.calibration.logit`, the cost would grow with the cube of this number.
 """
 
 from __future__ import annotations
@@ -59,15 +60,15 @@ VOTES: dict[Block, float] = {"votes": 0.01}
 """The ridge penalty of the block that is always used, which keeps undetermined parameters finite."""
 WEAKEST = VOTES | {block: strengths[-1] for block, strengths in TRIALS}
 MOST_COMPANIONS = 20
-"""The number of tags, the most frequently returned, that can be companions."""
+"""The maximum number of tags that can be companions, which are the most frequently returned ones."""
 LEAST_FALL = 1e-7
 """The expected decrease of the loss below which a fit has converged."""
 FEWEST = 10
 """The minimum number of labelled pictures for a fit."""
 CORRECTION = (1.0, 0.1, 3.0)
-"""Ridge penalties of a correction: of its slope, its offset, and the offset of each tag."""
+"""Ridge penalties of a correction, for its slope, its common offset, and the offset of each tag."""
 CELLS = 4_000_000
-"""Elements of the design matrix held in memory at once."""
+"""The maximum number of design-matrix elements in memory at once."""
 Z95 = 1.959964
 
 
@@ -127,7 +128,8 @@ class TagJury:
     blocks: tuple[tuple[Block, float], ...] = ()
     """The selected blocks of columns, each with its ridge penalty."""
     members: tuple[TagMember, ...] = ()
-    """The parameters for each set of classifiers that may have answered, the largest first; the last is for none."""
+    """The parameters for each set of classifiers that may have answered, the largest first; the last is for the empty
+    set."""
 
     def fit(self, labelled: LabelledTagVotes) -> Self:
         """Fit the jury, with blocks selected on held-out pictures."""
@@ -153,8 +155,8 @@ class TagJury:
     def choose_blocks(self, labelled: LabelledTagVotes) -> tuple[tuple[Block, float], ...]:
         """Select the blocks that lower the held-out log loss.
 
-        Each must lower the log loss. Unlike with labels, the gain need not exceed its standard error: a block with a
-        small gain has a strong penalty.
+        Each block must lower the log loss. Unlike for labels, the gain need not exceed its standard error: a block with
+        a small gain has a strong penalty.
         """
         chosen = VOTES
         rows = TagRows.tabulate(labelled, self._design(labelled, range(len(self.scales))))
@@ -182,9 +184,10 @@ class TagJury:
         return TagMember(classifiers, *map(_nested, point), *(_nested(part, digits=4) for part in parts))
 
     def corrected(self, labelled: LabelledTagVotes) -> Self:
-        """Correct the log odds by further pictures: a slope and an offset for all tags, and an offset for each.
+        """Correct the log odds with further pictures by a common slope, a common offset, and an offset for each tag.
 
-        All are shrunk towards no correction. Log odds are linear in the parameters, so the result is a jury too.
+        The parameters are shrunk towards no correction. Log odds are linear in the parameters, so the result is a jury
+        too.
         """
         slope, *offsets = _correction(self._log_odds(labelled)[0], labelled.truths)
         return replace(self, members=tuple(member.corrected(float(slope), *offsets) for member in self.members))
@@ -196,8 +199,8 @@ class TagJury:
     def interval(self, votes: TagVotes) -> tuple[Floats, Floats]:
         """(n, T) twice: the 95 % interval of the probability in the limit of many labelled pictures.
 
-        Every block is included with its weakest penalty, even if it was not selected: an effect that few pictures
-        cannot show is not known to be zero.
+        Every block is included with its weakest penalty, even if it was not selected: an effect that is not detectable
+        with few pictures need not be zero.
         """
         odds, variance = self._log_odds(votes)
         half = Z95 * np.sqrt(np.maximum(variance, 0.0))  # its parts are rounded
@@ -333,7 +336,7 @@ class TagRows:
         return cls(common, own, tuple(slice(*pair) for pair in pairwise(ends)), kind, labelled.truths, design)
 
     def counts(self, pictures: Bools | slice = slice(None)) -> tuple[Floats, Floats]:
-        """(R,) twice: the number of pictures with each row, and the number of these to which the tag applies."""
+        """(R,) twice: the number of pictures with each row, and the number of those that have the tag."""
         kind, size = self.kind[pictures].ravel(), len(self.own)
         present: Floats = np.bincount(kind, self.truths[pictures].ravel(), size).astype(np.float64)
         return np.bincount(kind, minlength=size).astype(np.float64), present
@@ -439,7 +442,8 @@ def _correction(odds: Floats, truths: Bools) -> tuple[Floats, Floats, Floats]:
 def _subsets(classifiers: int) -> list[tuple[int, ...]]:
     """The sets of classifiers with separate parameters, the largest first.
 
-    All, all but one, the first ones, each alone, and none. For any other set, the largest of these within it is used.
+    The sets are all classifiers, all but one, the first ones, each alone, and none. For any other set, the largest of
+    these that it contains is used.
     """
     every = tuple(range(classifiers))
     without = [every[:gap] + every[gap + 1 :] for gap in every]

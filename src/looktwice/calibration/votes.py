@@ -49,23 +49,23 @@ class Details(TypedDict, total=False):
     """Optional arguments of `Votes.from_labels`, for n pictures and S views."""
 
     names: Sequence[str]
-    """(n,): of the pictures."""
+    """(n,): the names of the pictures."""
     panel: Sequence[str]
     """(S,): the views."""
     scores: ArrayLike
-    """(n, 1 + S): the scores of the base label and of each view's, NaN if there is none."""
+    """(n, 1 + S): the score of the base label and the score of each view's label, NaN where there is none."""
     lists: Sequence[Sequence[Sequence[tuple[str | int, float | None]]]]
-    """(n, 1 + S): ranked lists instead, of labels with scores or None, the best first."""
+    """(n, 1 + S): ranked lists, an alternative to `scores`: pairs of label and score (or None), the best first."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Votes:
     """The answers about n pictures under a panel of S views, as codes into the vocabulary.
 
-    `names` (n,) are those of the pictures and `panel` (S,) those of the views. `base` (n,) and `views` (n, S) are
-    positions in `vocabulary`, -1 where there is no answer. `classes` counts all classes, including those that were
-    never returned. `digests` (n,) identify equal pictures, `evidence` holds scores and ranked lists, and `unsayable`
-    (S + 1,) the codes that the classifier of the base and of each view cannot return.
+    `names` (n,) are the names of the pictures and `panel` (S,) the names of the views. `base` (n,) and `views` (n, S)
+    are positions in `vocabulary`, -1 where there is no answer. `classes` counts all classes, including those that were
+    never returned. `digests` (n,) identify equal pictures, `evidence` contains scores and ranked lists, and `unsayable`
+    (S + 1,) contains the codes that the classifier of the base and of each view cannot return.
     """
 
     names: tuple[str, ...]
@@ -116,7 +116,7 @@ class Votes:
         return f"<{type(self).__name__}: {counts}>"
 
     def check(self) -> None:
-        """Raise an error: these votes have no true labels."""
+        """Raise an error, because these votes have no true labels."""
         raise FitError(
             "these votes have no true labels to learn from; pass them to Votes.from_labels, or call labelled",
             code="labels-missing",
@@ -183,16 +183,16 @@ class Votes:
         vocabulary: Labels | None = None,
         **details: Unpack[Details],
     ) -> Votes | LabelledVotes:
-        """Build votes from labels in lists or arrays, given as strings or as integers, which become decimal strings.
+        """Build votes from labels in lists or arrays, given as strings, or as integers that are converted to strings.
 
-        `base` has shape (n,) and holds the label of each picture, `views` has shape (n, S) and holds those of its
-        views. None, a masked entry, an empty string or the number -1 means that a query was not sent, or returned no
-        label. With `truths`, of shape (n,), the votes are labelled. `vocabulary` lists all labels that the classifier
-        can return; by default, the labels that appear.
+        `base` has shape (n,) and contains the label of each picture; `views` has shape (n, S) and contains the labels
+        of its views. None, a masked entry, an empty string or the number -1 means that a query was not sent, or
+        returned no label. With `truths`, of shape (n,), the votes are labelled. `vocabulary` lists all labels that the
+        classifier can return; by default, the labels that appear.
 
-        `names` are the names of the n pictures and `panel` those of the S views. `scores`, of shape (n, 1 + S), are the
-        classifier's scores of the base label and of each view's, NaN if there is none. Alternatively, `lists` holds
-        the ranked list of each of the 1 + S answers: pairs of label and score (or None), the best first.
+        `names` are the names of the n pictures and `panel` the names of the S views. `scores`, of shape (n, 1 + S), are
+        the classifier's scores of the base label and of each view's label, NaN where there is none. Alternatively,
+        `lists` holds the ranked list of each of the 1 + S answers: pairs of label and score (or None), the best first.
 
         >>> votes = Votes.from_labels(["cat", "dog"], [["cat", "cat"], ["dog", None]], truths=["cat", "fox"])
         >>> votes.vocabulary, votes.base.tolist(), votes.views.tolist(), votes.truths.tolist()
@@ -235,9 +235,9 @@ class Votes:
     ) -> LabelledVotes:
         """Add the true label of each picture.
 
-        If only some labels of a picture are known to be wrong, `excluded` has their codes, and its true label is a text
-        for people. `probabilities` are the relative probabilities with which pictures were selected for labelling;
-        empty if equal.
+        If the true label of a picture is unknown but some labels are known to be wrong, `excluded` contains the codes
+        of the wrong labels, and the true label is a human-readable text. `probabilities` are the relative probabilities
+        with which pictures were selected for labelling; empty if equal.
         """
         words = tuple(truths)
         doubtful = np.array(list(map(bool, excluded)) or [False] * len(words), bool)
@@ -287,7 +287,7 @@ class Votes:
         )
 
     def apart(self, known: int, classes: int) -> Iterator[tuple[Places, Self]]:
-        """Split into the pictures whose answers are among the first `known` labels, and each other picture alone.
+        """Split into the pictures whose answers are all among the first `known` labels, and every other picture alone.
 
         Each part has its own vocabulary, with at least `classes` classes: the verdict on a picture must not depend on
         new labels in the answers about other pictures.
@@ -342,13 +342,13 @@ class Votes:
         return recoded.labelled(self.words, excluded, self.probabilities)
 
     def answers(self) -> Codes:
-        """(n, S + 1): the base label, then the views'."""
+        """(n, S + 1): the base label, followed by the labels of the views."""
         return np.column_stack([self.base, self.views])
 
     def cannot_say(self, labels: Codes) -> Bools | None:
         """(n, c, S + 1): whether the classifier of an answer cannot return each of the labels (n, c).
 
-        None if every classifier can return every label.
+        Returns None if every classifier can return every label.
         """
         if not any(self.unsayable):
             return None
@@ -392,8 +392,8 @@ class LabelledVotes(Votes):
     words: tuple[str, ...]
     """(n,): the true labels."""
     excluded: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
-    """(n,): the codes known to be wrong, for pictures whose true label is otherwise unknown; its code is then
-    OUTSIDE, so that no answer counts as right. Empty if every true label is known."""
+    """(n,): the codes known to be wrong, for pictures whose true label is otherwise unknown; the true label's code is
+    then OUTSIDE, so that every answer is treated as wrong. Empty if every true label is known."""
     probabilities: tuple[float, ...] = field(default=(), kw_only=True)
     """(n,): the relative probability with which each picture was selected for labelling; empty if equal."""
 
@@ -433,7 +433,7 @@ class LabelledVotes(Votes):
         return np.asarray(lots * chance < chance.min(), bool)
 
     def evenly(self) -> Self:
-        """The votes on these pictures only."""
+        """The votes on the subsample selected by `even`."""
         return self.take(np.flatnonzero(self.even())) if self.probabilities else self
 
     def doubtful(self) -> Bools:
@@ -470,7 +470,7 @@ class LabelledVotes(Votes):
 
 
 def check_truths(truths: Iterable[str], labels: Iterable[str]) -> None:
-    """Raise an error if no true label is among the labels: they probably use different names."""
+    """Raise an error if no true label is among the labels, in which case they probably use different names."""
     true, known = set(truths), set(labels)
     if true and known and true.isdisjoint(known):
         raise DataError(
