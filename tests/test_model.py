@@ -387,7 +387,8 @@ def test_a_picture_in_any_form_gets_the_same_verdict(tmp_path: Path, profile: Pr
 
 
 def test_a_saved_profile_gives_the_same_verdicts(tmp_path: Path) -> None:
-    clothes = np.load(DEMO / "pictures.npz")["images"]
+    with np.load(DEMO / "pictures.npz") as file:
+        clothes = file["images"]
     with lt.Model(DEMO / "fashion.toml") as model:
         model.fit(clothes[:60], model_labels(model, clothes[:60]), views="mirror")
         model.save(tmp_path / "profile.json")

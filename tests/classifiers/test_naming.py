@@ -111,8 +111,10 @@ def test_check_and_look_show_the_labels_and_not_the_words(server: Running, colle
     done = run("check", described, "--ledger", "off", "--json")
     assert all(label.startswith("the ") for label in json.loads(done.stdout)["labels"])
     heard: list[str | None] = []
+    with np.load(collection) as file:
+        images = file["images"][:3]
     with Model(str(described), ledger="off", on_answer=lambda answer: heard.append(answer.label)) as asked:
-        votes = asked.ask(np.load(collection)["images"][:3], views="mirror").votes
+        votes = asked.ask(images, views="mirror").votes
     assert len(heard) == 6
     assert all(label and label.startswith("the ") for label in (*heard, *votes.vocabulary))
 
