@@ -18,7 +18,7 @@ LookTwiceError
     ├── QuotaError        the quota is exceeded
     └── ChangedError      its answers have changed
 
-Each message states in one line what happened, with which value, and what to do now; `code` identifies the cause.
+Each message states in one line what happened, which value caused it, and what to do now; `code` identifies the cause.
 """
 
 import copyreg
@@ -160,7 +160,7 @@ class FitError(LookTwiceError):
 
 
 class UnscoredError(FitError):
-    """None or too few of the labelled pictures could be scored."""
+    """Too few of the labelled pictures could be scored, or none."""
 
     code = "unscored"
 
@@ -207,15 +207,15 @@ class FleetError(LookTwiceError):
 class ClassifierError(LookTwiceError):
     """The classifier did not give an answer.
 
-    `sent` is False if it was certainly not reached, `status` is that of a complete reply, and `billed` is False if
-    nothing is charged: it was not reached, or reports that it did not do the work. A retry may succeed after
-    `retry_after` seconds, if known; `garbled` is True if the reply was invalid, which, like a status of 500, is rarely
-    worth more than a few retries.
+    `sent` is False if the request certainly did not reach the classifier, `status` is the HTTP status of a complete
+    reply, and `billed` is False if nothing is charged: the classifier was not reached, or reported that it did not
+    process the request. A retry may succeed after `retry_after` seconds, if known; `garbled` is True if the reply was
+    invalid, which, like a status of 500, is rarely worth more than a few retries.
     """
 
     code = "classifier-failed"
     by_status: ClassVar[dict[int, str]] = {}
-    """The codes by HTTP status; 0 is for all others."""
+    """The codes by HTTP status; the key 0 applies to all other statuses."""
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ class PermanentError(ClassifierError):
 
 
 class QuotaError(ClassifierError):
-    """The quota is exceeded, until it is raised or for `retry_after` seconds."""
+    """The quota is exceeded, either until it is raised or for `retry_after` seconds."""
 
     code = "quota-exceeded"
 

@@ -44,7 +44,8 @@ Rows = Iterable[Sequence[object]]
 UNKNOWN = "backslashreplace"
 """The escape of bytes in file names that are not UTF-8: `\\udcff` for ff, as in JSON."""
 FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
-"""Matches cells that a spreadsheet would run as a formula, also after a quotation mark added by `to_cell`."""
+"""Matches cells that a spreadsheet would run as a formula, including cells to which `to_cell` has added a quotation
+mark."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 BLOCK = 10_000
 """Rows per write to a Parquet file."""
@@ -84,7 +85,7 @@ def check_writable(path: Path, kinds: Sequence[str] = ()) -> None:
 
 
 def data_folder() -> Path:
-    """The folder for this user's data: the system's, or the one in XDG_DATA_HOME."""
+    """The folder for this user's data: the one in XDG_DATA_HOME, or the system's default."""
     home = Path.home()
     if sys.platform == "darwin":
         folder = home / "Library" / "Application Support"
@@ -118,7 +119,7 @@ def arrow() -> tuple[ModuleType, ModuleType]:
 def _spare_databases(path: Path) -> None:
     """Raise an error rather than replace a ledger or any other SQLite database.
 
-    It is checked through SQLite: opening and closing the file directly would drop this process's locks.
+    The check uses SQLite, since opening and closing the file directly would drop this process's locks.
     """
     with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
         if db.execute("PRAGMA page_count").fetchone()[0]:
@@ -171,7 +172,8 @@ def write(path: Path, text: str) -> None:
 def open_own(path: Path, beginning: bytes, buffering: int = -1) -> IO[bytes]:
     """Open or create a file beside a result, to read and append; raises a DataError for files of other programs.
 
-    `beginning` identifies such files; an empty file, or a prefix of it, counts as a file of looktwice.
+    `beginning` identifies looktwice's files; an empty file, or one that contains only a prefix of `beginning`, is
+    treated as one of them.
     """
     try:
         file = open(path, "a+b", buffering, opener=lambda name, flags: os.open(name, flags | NO_LINKS, 0o666))  # noqa: SIM115

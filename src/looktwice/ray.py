@@ -5,7 +5,8 @@
     settings = {"profile": "profile.json", "image": "image", "options": lt.AskOptions(ledger="postgresql://…")}
     photos.map_batches(lt.ray.Scorer, fn_constructor_kwargs=settings, concurrency=4).write_parquet("verdicts")
 
-Budget, rate and answers are shared through the PostgreSQL ledger; a classifier that is local and free needs none.
+Workers share budgets, rate limits and answers through a PostgreSQL ledger; a classifier that is local and free needs no
+ledger.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ SOURCE = "source"
 """The column with a picture's file, its size and modification time."""
 TEXT: files.Kind = "text"
 READING = 0.1
-"""The processor share of a task that reads or writes; scorers reserve that much less."""
+"""The processor share of a task that reads or writes; the share reserved for scorers is reduced accordingly."""
 IMAGE_COLUMNS = ("image", "bytes", "img", "content", "data", "jpg", "jpeg", "png", "webp")
 IN_FOLDERS = (*PICTURE_ENDINGS, ".parquet", ".tar")
 """The extensions of the files that are read from a folder, ignoring case."""
@@ -74,10 +75,10 @@ NAME_COLUMNS = ("name", "file_name", "filename", "file", "path", "key", "__key__
 class Scorer:
     """A callable class for `Dataset.map_batches`: takes batches of pictures and returns their verdicts, one per row.
 
-    `profile` is a profile or its path. `classifiers` replace those of the file, which the user must have approved on
-    this machine; a profile that is not a file needs them. `image` is the column of pictures (bytes of files, or uint8
-    arrays), `name` that of their names, `keep` further columns of texts to pass on. `decide` and `options` are as for
-    `Model`.
+    `profile` is a profile or its path. `classifiers` replace the ones in the file, which the user must have approved on
+    this machine; they are required if the profile is not a file. `image` is the column of pictures (file contents as
+    bytes, or uint8 arrays), `name` is the column of picture names, and `keep` lists text columns that are copied to the
+    result. `decide` and `options` are as for `Model`.
     """
 
     def __init__(
@@ -103,7 +104,8 @@ class Scorer:
             self.model = Model(classifiers, profile, options=options)
 
     def __call__(self, batch: Batch) -> pa.Table:
-        """Score a batch; returns the columns of `looktwice score -o verdicts.parquet`, and those to keep."""
+        """Score a batch; returns the columns written by `looktwice score -o verdicts.parquet`, and the columns to
+        keep."""
         return self.table(batch, self.verdicts(batch))
 
     def verdicts(self, batch: Batch) -> list[Verdict | Unscored]:
@@ -126,17 +128,17 @@ class Scorer:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file with one picture or many."""
+    """A file with one or more pictures."""
 
     address: str
-    """Absolute, since workers run in other folders."""
+    """The absolute path or address, since workers run in other folders."""
     name: str
-    """Its path relative to a single given folder, otherwise its address."""
+    """The file's path relative to the given folder if there is only one, otherwise its address."""
     stamp: str
 
     @property
     def source(self) -> str:
-        """A version that changes with the file."""
+        """A version string that changes with the file."""
         return f"{self.name} {self.stamp}"
 
     @property

@@ -48,7 +48,7 @@ except ImportError:
 
 Options = TypeVar("Options", AskOptions, DecisionOptions)
 COVERAGE = 0.9
-"""The default coverage of the sets of `predict_set`."""
+"""The default coverage of the sets from `predict_set`."""
 _TURN = threading.Lock()
 """A connected classifier serves one event loop at a time, so estimators that share one are serialised."""
 
@@ -63,7 +63,7 @@ OPTIONS: dict[str, object] = {
     for option in fields(kind)
     if option.name != "scope"
 } | {"ledger": "memory", "canaries": 0, "seed": 0}
-"""The parameters that are options, with their defaults."""
+"""The estimator parameters that are options, with their defaults."""
 
 
 def _listing(options: Mapping[str, object], init: Callable[..., None]) -> Signature:
@@ -76,19 +76,19 @@ def _listing(options: Mapping[str, object], init: Callable[..., None]) -> Signat
 class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A black-box classifier with calibrated confidence.
 
-    `fit` learns confidence, not labels: the classifier itself is unchanged. No query is sent twice during the lifetime
-    of the ledger, which all estimators of a process share by default, clones included.
+    `fit` learns confidence, not labels: the classifier itself is unchanged. No query is sent twice as long as the ledger
+    exists; by default, all estimators of a process, including clones, share one ledger.
 
     Parameters:
         classifier: A description such as `onnx:model.onnx`, a TOML file, a function of one picture (or of a `batch`),
-            or a connected classifier, which clones share; or a list of several.
-        views: The panel; by default the general one, for tags none.
-        calibrator: The name of a calibrator, or a calibrator.
+            or a connected classifier, which clones share; or a list of these.
+        views: The panel; by default the general one, or no views for tags.
+        calibrator: A calibrator or its name.
         seed: Seed of the random views.
-        ledger: `memory` (kept as long as the process lives), a path, `postgresql://…`, `off`, or None: the default
-            path, or none if the classifier is local.
-        budget: Queries: a total for this ledger and classifier, or `"+500"` for 500 more in each call.
-        money: The same in money.
+        ledger: `memory` (kept until the process ends), a path, `postgresql://…`, `off`, or None for the default path,
+            or no ledger if the classifier is local.
+        budget: The query budget: a total for this ledger and classifier, or `"+500"` for 500 more in each call.
+        money: The money budget, in the same form.
         price: The price of one query; by default the one in the classifier's description.
         prices: A table of token prices, for chat models; see `looktwice prices`.
         rate: The maximum number of queries per second; by default the classifier's own limit.
@@ -96,34 +96,34 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         canaries: The number of stored answers to query again in each call, to detect a changed classifier; useful with
             a persistent ledger.
         per_day: The maximum number of queries per UTC day.
-        money_per_day: The same in money.
-        longest_wait: The longest wait in seconds that the classifier may ask for.
+        money_per_day: The maximum amount of money per UTC day.
+        longest_wait: The longest wait in seconds that the classifier may request.
         scores: `use` the classifier's scores and ranked lists where they help on held-out folds, or `ignore` them.
         working_size: The longer side in pixels to which larger pictures are scaled down; by default that of `fit`, or
             what the classifier can use.
         batch: Use a chat vendor's batch interface: answers within a day, at a lower price; needs a ledger on disk.
-        label_check: Pictures of `fit` whose labels are compared with `y` before the others are asked about; 0 asks
-            about all of them even if no label is in `y`.
-        all: Whether everything is asked about each picture, even if further answers would have little effect.
+        label_check: The number of pictures whose labels `fit` compares with `y` before it queries the others; with 0,
+            all are queried even if no label is in `y`.
+        all: Whether to send all queries about each picture, even if further answers would have little effect.
         max_price: The maximum average price per picture, reached by stopping earlier.
         max_queries: The maximum average number of queries per picture, reached by stopping earlier.
-        max_error: `verdicts` accepts answers that are wrong at most this often, or a mapping by label; None decides
-            nothing.
+        max_error: The maximum error rate among the answers that `verdicts` accepts, or a mapping by label; with None,
+            verdicts have no decision.
         max_miss: By class, the share of its pictures that `verdicts` may accept as another class.
-        level: The certainty of these guarantees.
+        level: The confidence level of these guarantees.
         accept: Whether `verdicts` accepts by `guarantee` or by `estimate`.
-        coverage: How often prediction sets should contain the true label; by default, `verdicts` has none and those of
-            `predict_set` have a coverage of 90 %.
-        sets: How they are built: `aps`, `raps`, `aps-deterministic` or `lac`.
-        unfamiliar: Whether `verdicts` may `accept`, must `review` or should `refuse` to ask about a picture that is not
-            like those of `fit`.
+        coverage: The share of prediction sets that should contain the true label; by default, `verdicts` returns no
+            sets and `predict_set` uses 0.9.
+        sets: The construction of the sets: `aps`, `raps`, `aps-deterministic` or `lac`.
+        unfamiliar: The treatment by `verdicts` of pictures unlike those of `fit`: `accept` allows their acceptance,
+            `review` leaves them to people, and `refuse` does not query them.
         false_alarms: The share of familiar pictures that may be flagged as unfamiliar.
         on_drift: What happens to verdicts after a drift alarm: `hold` accepts none, `accept` continues as before.
-        tags: The tag of each column of `y`, if the classifier returns tags and `y` is 0 and 1, n × tags.
+        tags: The tag of each column of `y`, if the classifier returns tags and `y` is an n × tags array of 0 and 1.
 
     Attributes:
-        classes_: The labels of `y`, sorted, of its type; or the tags, in the order of its columns.
-        profile_: What was learned.
+        classes_: The sorted labels in `y`, with its type; or the tags, in the order of the columns.
+        profile_: The fitted profile.
 
     >>> import numpy as np
     >>> def classify(image): return int(image.mean() > 128)
@@ -187,7 +187,8 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: PicturesLike) -> NDArray[np.generic]:
         """(n,): the label of each verdict, or the most probable one in `classes_`.
 
-        With tags (n, len(classes_)): 1 where a tag is more probable than not, as multi-label output in scikit-learn.
+        With tags, the shape is (n, len(classes_)), with 1 where a tag's probability is at least 0.5, as in scikit-learn's
+        multi-label output.
         """
         if self._of_tags():
             return (self.predict_proba(X) >= 0.5).astype(np.int64)
@@ -196,8 +197,8 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return labels
 
     def predict_proba(self, X: PicturesLike) -> Floats:
-        """(n, len(classes_)): the probability of each label, given that it is in `classes_`; with tags, the
-        probability of each tag, 0 for one that applied to no picture of `fit`."""
+        """(n, len(classes_)): the probability of each label, given that the true label is in `classes_`; with tags, the
+        probability of each tag, 0 for a tag that applied to no picture of `fit`."""
         if self._of_tags():
             verdicts = cast("list[TagVerdict]", self._complete(X, DecisionOptions()))
             shares = [{tag.name: tag.probability for tag in verdict.tags} for verdict in verdicts]
@@ -223,7 +224,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def familiarity(self, X: PicturesLike) -> Floats:
         """(n,): the familiarity of each picture, a p-value in (0, 1]; sends no query.
 
-        At most 1 % of new familiar pictures have 0.01 or less. NaN if the profile cannot tell.
+        At most 1 % of new familiar pictures have 0.01 or less. NaN if the profile does not support this.
         """
         check_is_fitted(self, "profile_")
         with self._opened(self.profile_) as model:
@@ -268,7 +269,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.where(believed.any(axis=1), believed.argmax(axis=1), self._probabilities(verdicts).argmax(axis=1))
 
     def _options(self, kind: type[Options]) -> Options:
-        """The parameters that are options of this kind."""
+        """The parameters that belong to this options class."""
         return kind(**{field.name: getattr(self, field.name) for field in fields(kind) if hasattr(self, field.name)})
 
     @contextmanager
@@ -281,8 +282,8 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             yield model
 
     def __sklearn_clone__(self) -> Self:
-        """A clone shares the classifier: a connection cannot be copied, and the stored answers of a function are its
-        own."""
+        """A clone shares the classifier, since a connection cannot be copied, and the answers of a function are stored
+        only for that function."""
         bare = copy(self)
         bare.classifier = None
         twin: Self = super(LookTwice, bare).__sklearn_clone__()

@@ -39,14 +39,14 @@ COMMANDS = {
 """The module of each command, and the first line of its help."""
 INTERRUPTED = 130
 COLLECT_AFTER = 20_000
-"""Allocations between garbage collections: queries in flight allocate thousands of objects, freed by reference
-counting."""
+"""The number of allocations between garbage collections. Queries in flight allocate thousands of objects, which
+reference counting frees."""
 FIRST = (
     "--classifier", "--profile", "--out", "--open", "--pictures", "--budget", "--money", "--dry-run", "--max-error",
     "--views", "--all", "--report", "--truths", "--take", "--port", "--host", "--token-file", "--max-price",
     "--max-queries", "--votes", "--json", "--ledger",
 )  # fmt: skip
-"""The most important options, in order: help shows nine of them, and --help-all all."""
+"""The most important options, in order. Short help shows nine of them, --help-all shows all options."""
 SHOWN, FEW = 9, 12
 """The number of options in short help; commands with at most FEW options have no short help."""
 
@@ -80,7 +80,7 @@ class Command(TyperCommand):
 
 
 def _rank(option: Any) -> int:
-    """The rank of an option; required ones come first."""
+    """The rank of an option in help; required options come first."""
     places = [FIRST.index(name) for name in option.opts if name in FIRST]
     return -1 if option.required else min(places, default=len(FIRST))
 
@@ -140,7 +140,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; an expected error is one line and an exit code, never a traceback."""
+    """Run the command line; an expected error is printed as one line and sets the exit code, without a traceback."""
     gc.set_threshold(COLLECT_AFTER)
     _open_streams()
     command = get_command(app)
@@ -178,12 +178,12 @@ def _flush_streams() -> None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Redirect a broken stream to null, since flushing its buffered output would fail again."""
+    """Redirect a broken stream to the null device, since flushing its buffered output would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _open_streams() -> None:
-    """Open closed standard streams on null, so that no other file gets their descriptors."""
+    """Open closed standard streams on the null device, so that no other file gets their descriptors."""
     for number in range(3):
         try:
             os.fstat(number)

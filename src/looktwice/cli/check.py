@@ -106,7 +106,7 @@ def _facts(checkup: Checkup) -> dict[str, str]:
 
 
 def _tokens(checkup: Checkup) -> str:
-    """The expected token counts of queries and answers, and the classifier's own counts."""
+    """The expected token counts of queries and answers, and the counts that the classifier reported."""
     expected = "{:,} + {:,} expected, ".format(*checkup.tokens) if any(checkup.tokens) else ""
     counts = ", ".join(f"{asked:,} + {answered:,}" for asked, answered in dict.fromkeys(checkup.billed))
     return f"{expected}{counts or 'none'} by its own count (question + answer)"

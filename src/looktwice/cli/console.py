@@ -57,7 +57,7 @@ OUT, ERR, say = Console(), runs.ERR, runs.say
 HELD = 4
 """The exit code if all pictures were scored, and some verdicts are held after a drift alarm."""
 NOT_SCORED = 3
-"""The exit code if some pictures were not scored, for any cause."""
+"""The exit code if some pictures were not scored, for any reason."""
 
 PICTURES = "PICTURES"
 """The placeholder in a command for a value that only the user knows."""
@@ -77,7 +77,7 @@ def say_error(message: str, code: str) -> None:
 
 
 def say_failure(error: Exception) -> int | None:
-    """Print an expected error; returns the exit code, None for an unexpected one."""
+    """Print an expected error and return the exit code; returns None for an unexpected error."""
     if isinstance(error, LookTwiceError):
         say_error(str(error), error.code)
         if "--json" in sys.argv:
@@ -110,7 +110,8 @@ def print_json(value: object) -> None:
 
 
 def show_estimate(total: Estimate, ledger: str | None, as_json: bool, expected: float | None = None) -> None:
-    """Describe the queries and cost of a run, given the answers in this ledger; `expected` if asking stops early."""
+    """Describe the queries and cost of a run, given the answers in this ledger; `expected` is the cost with early
+    stopping."""
     if as_json:
         print_json({**asdict(total), "ledger": ledger, "expected": expected})
         return
@@ -174,7 +175,7 @@ def estimate(
 
 
 def expected_cost(total: Estimate, profile: Profile, decide: DecisionOptions) -> float | None:
-    """The expected cost of the queries that are not stored, if asking stops early; None if it does not."""
+    """The expected cost, with early stopping, of the queries without stored answers; None without early stopping."""
     if decide.all or profile.kind == "tags" or not total.micros:
         return None
     stopping = profile.within(decide.max_price, decide.max_queries)
@@ -204,7 +205,7 @@ async def watched(model: AsyncModel, total: int, output: Output) -> AsyncIterato
 
 
 def watch(model: AsyncModel, total: int, output: Output, work: Callable[[], Awaitable[T]]) -> T:
-    """Run a model's work on this many pictures and show its progress; returns the result."""
+    """Run the model on this many pictures and show the progress; returns the result."""
 
     async def main() -> T:
         async with watched(model, total, output):
@@ -226,7 +227,7 @@ received = runs.ReceivedSignals()
 
 
 def stop(number: int, halt: Callable[[str], None]) -> None:
-    """Stop a run with `halt` on the first signal; a later one exits at once."""
+    """Stop a run with `halt` on the first signal, and exit at once on a later one."""
     if received.is_first(number):
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         halt(f"the run was stopped by {name}; run the same command again to resume")
@@ -242,7 +243,7 @@ def exit_code(usual: int) -> int:
 
 
 def leave(complete: bool, held: int = 0) -> NoReturn:
-    """Exit with a code for whether every picture was scored, and whether verdicts are held."""
+    """Exit with a code that indicates whether every picture was scored and whether verdicts are held."""
     if held:
         say(f"Held for review since the pictures changed: {held:,} verdict{'s' * (held != 1)} (column held).")
     raise typer.Exit(exit_code(NOT_SCORED) if not complete else exit_code(HELD) if held else 0)
@@ -287,13 +288,13 @@ def overall(max_error: float | Mapping[str, float] | None) -> float:
 
 
 def guarantee(claims: Sequence[Claim], level: float) -> list[str]:
-    """Format claims as command-line options; the level only if it is not the default."""
+    """Format claims as command-line options; the level is included only if it is not the default."""
     named = [word for claim in claims for word in claim.option()]
     return named if level == DecisionOptions.level else [*named, "--level", f"{level:.10g}"]
 
 
 def results_table(results: Sequence[Result], title: str) -> Table:
-    """Figures with their 95 % intervals, one calibrator per row."""
+    """A table of the metrics with their 95 % intervals, one calibrator per row."""
     shown = table(title, "calibrator", "queries", *COLUMNS.values())
     for result in results:
         cells = []
@@ -314,12 +315,12 @@ def tag_table(scores: TagScores, title: str) -> Table:
 
 
 def _short(value: float) -> str:
-    """Format with three decimals and no leading zero, to fit 80 columns."""
+    """Format a number with three decimals and no leading zero, so that the table fits 80 columns."""
     return f"{value:.3f}".removeprefix("0")
 
 
 def complain(unscored: Sequence[Unscored], most: int = 5) -> None:
-    """Print which pictures have no verdict: the first few, and the number of others for each cause."""
+    """Print the first few pictures without a verdict, and the number of further ones for each cause."""
     for item in unscored[:most]:
         say(f"[yellow]not scored:[/yellow] {safe(item.name)}: {safe(item.message)}")
     if len(unscored) > most:
@@ -336,7 +337,8 @@ def say_next(purpose: str, *words: object) -> None:
 def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
     """Print the strictest guarantee of a profile, the accepted share and its cost; `price` in millionths.
 
-    If it is weaker than the default one, also print the estimate for the default and the labels that it needs.
+    If this guarantee is weaker than the default one, also print the estimated results for the default guarantee and the
+    number of labels that it needs.
     """
     wanted = [Claim(MAX_ERROR)]
     tested = DecisionOptions().of(profile).claim_tests(wanted, profile)
@@ -373,5 +375,5 @@ def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
 
 
 def cost_of_accepted(money: float, accepted: float) -> str:
-    """The price of an accepted answer, including the queries about answers that are not accepted."""
+    """The price of an accepted answer, including the cost of answers that are not accepted."""
     return f", at {money / accepted:.4g} per accepted picture" if money and accepted else ""

@@ -1,10 +1,8 @@
-"""The embedded demo: two small clothes classifiers, 2,000 pictures, and ways to calibrate their answers.
+"""The embedded demo: two small clothes classifiers, 2,000 pictures, and several calibration methods.
 
 Half of the pictures are used for fitting, the others for testing. First, nine queries per picture are evaluated with
-the
-paper's method and with the jury. Then `fit` selects what is worth asking in three situations, with assumed prices:
-labels
-alone, labels with scores, and a cheap and an expensive classifier.
+the paper's method and with the jury. Then `fit` selects the queries that are worth their cost in three situations, with
+assumed prices: labels alone, labels with scores, and a cheap and an expensive classifier.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ from looktwice.model.runs import run as run_async
 
 DRAWS = 10
 MAX_ERROR = 0.08
-"""The allowed error in the report: 1,000 pictures can guarantee it, but not a much stricter one."""
+"""The allowed error rate in the report; with 1,000 pictures, it can be guaranteed, but not a much lower rate."""
 PRICES = {"fashion": 0.0015, "small": 0.0003}
 """Assumed query prices: roughly what image APIs charge, and a fifth of that."""
 ROTATIONS = ("rotation:10", "rotation:20", "rotation:30")
@@ -57,7 +55,7 @@ ALWAYS = f"1 + {len(GENERAL)} queries, always"
 
 @dataclass(frozen=True)
 class Situation:
-    """Results and cost of a situation, with answers accepted at a guaranteed error of MAX_ERROR."""
+    """Results and cost in one situation, with answers accepted at a guaranteed error rate of at most MAX_ERROR."""
 
     name: str
     queries: float
@@ -91,7 +89,7 @@ class Demo:
     results: list[Result]
     situations: list[Situation]
     tested: int
-    """Pictures on which they were evaluated."""
+    """The number of pictures used for the evaluation."""
     folder: Path
 
 
@@ -111,7 +109,7 @@ def run(folder: Path) -> Demo:
 
 
 async def _run(train: list[Picture], test: list[Picture], folder: Path) -> Demo:
-    """Compare methods, then the costs of the situations; the report is about the first situation."""
+    """Compare the methods, then the costs in the three situations; the report covers the first situation."""
     outcomes, always = await _compare(train, test)
     say("Finding out what is worth asking, in three situations …")
     situations = [Situation.from_evaluation(ALWAYS, always)]
@@ -161,7 +159,7 @@ async def _compare(train: list[Picture], test: list[Picture]) -> tuple[list[Outc
 
 
 def _judged(calibrator: Calibrator, name: str, train: Collected, test: Collected) -> Outcome:
-    """Evaluate a calibrator, fitted on one half, on the other."""
+    """Evaluate, on one half of the pictures, a calibrator that was fitted on the other half."""
     return outcome(calibrator.fit(train.labelled()), test.labelled(), name)
 
 
@@ -220,7 +218,7 @@ def show(demo: Demo, as_json: bool) -> None:
 
 
 def _costs(situations: Sequence[Situation]) -> Table:
-    """A table of the situations under the same guarantee, with the cost of 1,000 accepted pictures."""
+    """A table that compares the situations under the same guarantee, with the cost per 1,000 accepted pictures."""
     prices = f"{PRICES['fashion']:g} a query, {PRICES['small']:g} of the cheap classifier"
     title = f"\nAccepting answers of which at most {100 * MAX_ERROR:.0f} % are wrong, at {prices}"
     table = console.table(title, "situation", "queries", "accepted", "wrong", "1,000 accepted cost")

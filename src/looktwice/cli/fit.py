@@ -82,8 +82,8 @@ from looktwice.report import ReportInputs, write as write_report
 POINTS = 10
 """The approximate number of frontier points printed, besides those without views and the chosen point."""
 SEVERAL, MANY = 3, 0.2
-"""The number of pictures with one label, and the share of all pictures, that a classifier is unlikely to get all
-wrong."""
+"""Thresholds for reporting labels that were never returned: the pictures of one such label, and the share of pictures
+with any of them."""
 FIXED = (
     "Query these views, such as 'mirror zoom:1.15', and no others; by default a pilot determines what is worth asking."
 )
@@ -173,14 +173,16 @@ def fit(
 
 
 def _write_report(path: Path, result: FitResult, pictures: Sequence[Picture], price: int) -> None:
-    """Write the page about the profile as it is used by default: with early stopping, if it has that."""
+    """Write the report about the profile with its default settings, including early stopping if the profile supports
+    it."""
     policy = DecisionOptions().of(result.profile)
     write_report(path, ReportInputs(result.profile, result.collected.votes, pictures, policy, price_micros=price))
     say(f"Report: {path}")
 
 
 def guarantee_record(profile: Profile) -> dict[str, float] | None:
-    """The strictest guarantee that is printed for a profile, and the share that it accepts; None if there is none."""
+    """The strictest guarantee that is printed for a profile, and its accepted share; None if there is no such
+    guarantee."""
     least = least_error(DecisionOptions().of(profile).held_out.answers()) if profile.kind == "label" else None
     return least and {"max_error": least[0], "level": selection_level(0.95), "accepted": least[1]}
 
@@ -252,7 +254,8 @@ def _borrow(
     votes: Path | None = None,
     known: Sequence[str] = (),
 ) -> NoReturn:
-    """Make a profile from another one, or update it; tags in `known` may apply to none of the pictures."""
+    """Make a profile from another one, or update it; no error is raised if tags in `known` apply to none of the
+    pictures."""
     if output.dry_run:
         estimate(model, labelled, teacher.views(), output)
         leave(True)
@@ -296,14 +299,14 @@ def listener(
 
 
 def record(profile: Profile, out: Path) -> dict[str, object]:
-    """The JSON record of a new profile."""
+    """The JSON output for a new profile."""
     results = [result.model_dump() for result in profile.results]
     tags = {"tags": asdict(held_out_scores(profile))} if profile.kind == "tags" else {}
     return {"profile": str(out), "kind": profile.kind, "panel": profile.panel, "results": results, **tags}
 
 
 def show_profile(profile: Profile, out: Path, advice: list[str], pilot: int = 0) -> None:
-    """Print the results of a new profile, remarks, and its path."""
+    """Print the results of a new profile, remarks, and the profile's path."""
     if len(profile.frontier) > 1:
         show(frontier_table(profile))
     if profile.kind == "tags":
@@ -345,7 +348,8 @@ def frontier_table(profile: Profile) -> Table:
 
 
 def _named(sources: Sequence[str], enough: Sequence[float]) -> str:
-    """Summarise a point: the number of queries to each classifier in turn, and the confidence at which they end."""
+    """Summarise a frontier point: the number of queries to each classifier, in order, and the confidence at which
+    querying stops."""
     names = [source.rpartition("@")[0] for source in sources]
     groups = [(name, list(group)) for name, group in groupby(range(len(names)), key=names.__getitem__)]
     turns = [sources[group[0]] if len(group) == 1 else f"{name} ×{len(group)}".strip() for name, group in groups]
@@ -356,7 +360,8 @@ def _named(sources: Sequence[str], enough: Sequence[float]) -> str:
 def tell_mismatch(labelled: LabelledVotes) -> None:
     """Print true labels that the classifier seems to name differently.
 
-    A rare one may never be returned by chance; it counts if it has several pictures, or if there are many such labels.
+    A rare label may be absent from the answers by chance, so labels are printed only if one of them has several
+    pictures, or if many pictures have such labels.
     """
     sure = zip(labelled.words, labelled.doubtful(), strict=True)
     truths, returned = Counter(word for word, doubtful in sure if not doubtful), set(labelled.vocabulary)
@@ -483,7 +488,8 @@ def _measured(model: str, pictures: Sequence[Picture], views: str, draws: int, s
 
 
 def _noise_table(file: NoiseFile) -> Table:
-    """Var, KS and other figures, one view per row: first of the raw noise, then of the centred noise."""
+    """A table of variance, KS statistic and other metrics, one view per row: first for the raw noise, then for the
+    centred noise."""
     title = f"Noise of {file.pictures:,} pictures, {file.draws} draws each"
     shown = table(title, "view", "kept", "Var ↓", "KS ↓", "a", "skew", "F_n off", "Φ off")
     for item in file.noises:

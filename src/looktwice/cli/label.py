@@ -179,18 +179,18 @@ def audit(
 
 
 def _truths(out: Path, folder: Path) -> list[str]:
-    """The option for the labels file, if it is not beside the pictures."""
+    """The command-line option for the labels file; empty if that file is in the pictures' folder."""
     return ["--truths", str(out)] if out != folder / "labels.csv" else []
 
 
 def _print_share(audited: Audit, labels: Labels) -> None:
-    """Print the error rate among accepted verdicts, if there are enough labels."""
+    """Print the error rate among accepted verdicts if there are enough labels."""
     if share := audited.share(verdicts_wrong(audited, labels.known())):
         say(share.line())
 
 
 def _pictures(verdicts: Path, pictures: Path | None, names: Sequence[str]) -> tuple[Path, dict[str, Picture]]:
-    """The folder of the pictures, and the pictures with these names, in this order."""
+    """The pictures' folder, and the pictures with these names, in this order."""
     folder = pictures or (verdicts if verdicts.is_dir() else None)
     if folder is None:
         raise DataError(

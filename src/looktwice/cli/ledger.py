@@ -150,7 +150,7 @@ def alarms(
 
 
 def _readable(pictures: Sequence[Picture]) -> list[Picture]:
-    """Open the readable pictures; print the others."""
+    """Open the readable pictures, and print the names of the others."""
     readable = []
     for picture in track(pictures, "pictures", console=ERR, transient=True, disable=not ERR.is_terminal):
         try:
@@ -162,5 +162,6 @@ def _readable(pictures: Sequence[Picture]) -> list[Picture]:
 
 
 def _digests(picture: Picture) -> list[str]:
-    """The digest of a picture in the ledger: that of its file if it was scaled down, else that of its pixels."""
+    """The digest under which the ledger stores a picture: the file's digest if the picture was scaled down, else the
+    digest of its pixels."""
     return [picture.image(size).digest for size in (WorkingSize(long=1), None)]

@@ -92,7 +92,7 @@ class Decided:
     unfamiliar: int = 0
     held: int = 0
     provisional: int = 0
-    """Verdicts without the answers that the budget did not cover."""
+    """The number of verdicts that lack answers which the budget did not cover."""
     unscored: dict[str, Unscored] = field(default_factory=dict)
     digests: set[str] = field(default_factory=set)
 
@@ -307,7 +307,7 @@ def tell_doubtful(decided: Decided, decide: DecisionOptions) -> None:
 
 
 def _tell_drift(monitor: Monitor) -> dict[str, object]:
-    """Print whether and when the pictures changed and what to do about it; returns the same for JSON."""
+    """Print whether and when the pictures changed, and what to do about it; returns the same information for JSON."""
     since, stream = monitor.changed(), monitor.stream
     first = [seen.name for seen in nsmallest(LABEL_FIRST, since, key=lambda seen: seen.familiarity)]
     accepted = [seen.name for seen in since if seen.accepted]
@@ -332,7 +332,8 @@ def _say_following(
 ) -> None:
     """Print how many verdicts are (or could be) accepted and the cost of each, then the next commands.
 
-    After a drift alarm, nothing is guaranteed, and only labels tell how many verdicts are right.
+    After a drift alarm, nothing is guaranteed, and the share of correct verdicts can only be found by labelling
+    pictures.
     """
     if decided.held or model.monitor(decide).alarm:
         say_next("label some of them", "label", folder, "-c", model.description)
@@ -350,7 +351,7 @@ def _say_following(
 
 
 def tell_selected(out: Path, profile: str, digests: Set[str]) -> bool:
-    """Warn if these are the pictures that another profile did not accept, so that no guarantee holds for them."""
+    """Warn if another profile did not accept these pictures, since no guarantee holds for them."""
     if selecting := selected_by(out, profile, digests):
         say(f"[yellow]Warning (pictures-selected):[/yellow] {SELECTED.format(safe(str(selecting)))}")
     return selecting is not None

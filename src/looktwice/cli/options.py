@@ -115,8 +115,8 @@ Command = Callable[..., None]
 def gathers(
     name: str, make: Callable[..., object], parameters: Iterable[Parameter] = ()
 ) -> Callable[[Command], Command]:
-    """Decorator that adds parameters to a command, by default those of `make`; the command gets the result of `make` as
-    `name`."""
+    """Decorator that adds parameters to a command, by default the parameters of `make`; the result of `make` is passed
+    to the command as `name`."""
     shared = list(parameters) or list(signature(make, eval_str=True).parameters.values())
 
     def decorate(command: Command) -> Command:
@@ -158,7 +158,7 @@ def _ask(context: typer.Context, **given: object) -> AskOptions:
 
 
 def shares_of(option: str, given: Sequence[str] | None) -> dict[str, float] | None:
-    """Parse shares by label; a plain number is for all other labels.
+    """Parse shares by label; a number without a label applies to all other labels.
 
     >>> shares_of("--max-error", ["0.05", "unsafe=0.01"])
     {'*': 0.05, 'unsafe': 0.01}
@@ -205,7 +205,7 @@ def _place(
 
 @dataclass(frozen=True)
 class Truths:
-    """The source of true labels, and the selection of pictures."""
+    """Options for the source of true labels and the selection of pictures."""
 
     truths: Annotated[
         Path | None,

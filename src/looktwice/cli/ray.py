@@ -50,7 +50,8 @@ HEADER = "_looktwice.json"
 TICK = 1.0
 """Seconds between polls of a run."""
 PATIENCE = 120.0
-"""Seconds that a stopped run waits for queries in flight; a dead worker never reports its own."""
+"""The time in seconds for which a stopped run waits for queries in flight; a worker that has crashed never reports
+their end."""
 NO_LEDGER = (
     "a paid classifier, a budget or a ledger on several machines needs a PostgreSQL ledger that all of them can reach: "
     "start one (for example: docker run -d -p 5432:5432 -e POSTGRES_PASSWORD=... postgres:17) "
@@ -70,7 +71,8 @@ def score(
     ask: AskOptions,
     output: Output,
 ) -> tuple[bool, int]:
-    """Write the verdicts of all pictures to a folder; returns whether all have one, and how many are held."""
+    """Write the verdicts of all pictures to a folder; returns whether every picture has a verdict, and how many
+    verdicts are held."""
     for used, why in (
         (take is not None, "--take works on one machine only; on Ray, specify the pictures to score"),
         (verify, "--verify works on one machine only; on Ray, specify another folder to score everything again"),
@@ -132,7 +134,7 @@ def _whole(path: str) -> str:
 
 @dataclass(frozen=True)
 class Remote:
-    """The description of a classifier for workers, with its limits over all workers."""
+    """The description of a classifier that is sent to workers, with the limits for all workers together."""
 
     description: str
     name: str
@@ -268,7 +270,7 @@ class Stop:
         self._stopped.set()
 
     async def stopped(self) -> None:
-        """Return when the run is stopped."""
+        """Wait until the run is stopped."""
         await self._stopped.wait()
 
     async def state(self) -> tuple[str | None, int]:
@@ -316,9 +318,9 @@ class Worker(Estimator):
 
 
 def _run(job: Job, pictures: Dataset, out: str) -> tuple[list[str], str | None]:
-    """Score pictures into a folder, until all are done or a stopped run has no queries in flight.
+    """Score pictures and write the verdicts to a folder, until all are done or a stopped run has no queries in flight.
 
-    Returns why the user stopped the run, and why it failed.
+    Returns the reason why the user stopped the run, and the reason why it failed.
     """
     import ray
 
@@ -347,7 +349,7 @@ def _run(job: Job, pictures: Dataset, out: str) -> tuple[list[str], str | None]:
 
 
 def _estimated(estimates: Dataset, model: AsyncModel, as_json: bool) -> None:
-    """Sum the estimates of the batches, and print the total; a picture in two batches counts twice."""
+    """Sum the estimates of the batches and print the total; a picture in two batches is counted twice."""
     total = Estimate(0, 0, 0, 0, 0, 0, None)
     for row in estimates.iter_rows():
         total += Estimate(**json.loads(row["estimate"]))
@@ -359,7 +361,7 @@ def _estimated(estimates: Dataset, model: AsyncModel, as_json: bool) -> None:
 
 
 class VerdictFolder:
-    """The output folder of a run on Ray, from which another can resume."""
+    """The output folder of a Ray run, from which a later run can resume."""
 
     def __init__(self, folder: str) -> None:
         self._files, self._folder = filesystem(folder.rstrip("/"))

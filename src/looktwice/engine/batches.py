@@ -1,8 +1,8 @@
 """Vendors' batch interfaces: answers within a day, at a lower price; each query is uploaded once.
 
-A batch is written to the ledger with its queries before anything is sent. After a crash, the next run finds it there
-and looks it up at the vendor by the name that looktwice gave it; only queries that the vendor certainly does not have
-are released. Results are matched by the name of their query and stored once, in any order.
+A batch is written to the ledger with its queries before anything is sent. After a crash, the next run finds the batch
+in the ledger and looks it up at the vendor by the name that looktwice gave it; only queries that the vendor certainly
+does not have are released. Results are matched by the name of their query and stored once, in any order.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class Batches:
         self._waiting: list[tuple[Query, Asked]] = []
         self._size = 0
         self.failures: dict[bytes, Failure] = {}
-        """Why queries failed, by key."""
+        """The failures of queries, by key."""
         self.answered = 0
         self.in_flight = 0
         """The number of queries in batches without results."""
 
     async def fetch(self, unanswered: Unanswered) -> None:
-        """Answer all queries, in as many batches as needed; `failures` has those without an answer."""
+        """Answer all queries, in as many batches as needed; `failures` contains the queries without an answer."""
         while not self._runner.halt:
             await self._collect(patient=False)
             before, elsewhere = self._sent.total(), False
@@ -83,7 +83,8 @@ class Batches:
     # Into a batch ----------------------------------------------------------------------------------------------------
 
     async def _add(self, query: Query) -> bool:
-        """Add a query to the next batch, and send it if full; returns whether another session has one of them."""
+        """Add a query to the next batch, and send the batch if it is full; returns whether another session has some of
+        its queries in flight."""
         elsewhere = False
         if query.entry.key in self.failures or self._runner.halt or not isinstance(query.prepared, Asked):
             return False
@@ -101,7 +102,7 @@ class Batches:
         return elsewhere
 
     async def _submit(self) -> bool:
-        """Claim and send the next batch; returns whether another session has some of its queries."""
+        """Claim and send the next batch; returns whether another session has some of its queries in flight."""
         queries = {query.entry.key: query for query, _ in self._waiting}
         prepared = {query.entry.key: asked for query, asked in self._waiting}
         self._waiting, self._size = [], 0
@@ -127,7 +128,7 @@ class Batches:
         return any(isinstance(decision, Wait | InBatch) for decision in granted)
 
     async def _send(self, batch: OpenBatch, lines: Sequence[bytes]) -> None:
-        """Upload a batch; look for it at the vendor before sending again."""
+        """Upload a batch; before a repeated attempt, look it up at the vendor."""
         try:
             file = await self._retried(
                 lambda: self._api.upload(batch.name, lines), lambda: self._api.find_file(batch.name)
@@ -150,7 +151,7 @@ class Batches:
     # Out of a batch --------------------------------------------------------------------------------------------------
 
     async def _collect(self, patient: bool) -> None:
-        """Fetch results of open batches of any session: of all, or only of those that have ended."""
+        """Fetch the results of open batches from any session: of all batches, or only of those that have ended."""
         batches = self._ledger.open_batches(self._classifier.fingerprint)
         self.in_flight = sum(len(batch.keys) for batch in batches)
         for batch in batches:
@@ -161,7 +162,8 @@ class Batches:
                 await self._results(batch, remote, patient)
 
     async def _recovered(self, batch: OpenBatch) -> str | None:
-        """Find the vendor's id of a batch that was about to be sent; release one that it does not have."""
+        """Find the vendor's id of a batch that was about to be sent; release the batch if the vendor does not have
+        it."""
         started, late = time.monotonic(), False
         while not self._runner.halt:
             file = batch.file or await self._retried(partial(self._api.find_file, batch.name))
@@ -184,7 +186,7 @@ class Batches:
         return None
 
     def _sought(self, batch: OpenBatch, file: str | None) -> Sought:
-        """The batch as the vendor is searched for it."""
+        """The properties by which a batch is looked up at the vendor."""
         known = self._ledger.known_batches(self._classifier.fingerprint)
         return Sought(batch.name, file, batch.at, len(batch.keys), known)
 
@@ -230,7 +232,7 @@ class Batches:
         await self._settle(batch.id, [Settled(key, Outcome.KEPT if state.lost else Outcome.UNSENT) for key in left])
 
     async def _enter(self, batch: OpenBatch, left: set[bytes], lines: Sequence[Line]) -> None:
-        """Store the results of the remaining queries, and remove these from the batch."""
+        """Store the results of the remaining queries, and remove these queries from the batch."""
         part: list[Settled] = []
         for line in lines:
             id, _, name = line.id.partition("-")
@@ -276,15 +278,14 @@ class Batches:
         await self._ledger.change(lambda transaction: transaction.settle_batch(batch, results))
 
     async def _note(self, batch: int, file: str | None = None, remote: str | None = None) -> None:
-        """Store the vendor's names of the file and the batch."""
+        """Store the vendor's names for the file and the batch."""
         await self._ledger.change(lambda transaction: transaction.note_batch(batch, file, remote))
 
     async def _retried(
         self, call: Callable[[], Awaitable[T]], find: Callable[[], Awaitable[T | None]] | None = None
     ) -> T:
-        """Call the vendor, and retry while it cannot be reached.
-
-        If a failed call may have arrived, `find` looks for its result before the next attempt.
+        """Call the vendor, and retry while it cannot be reached. If a failed call may have arrived, `find` looks up its
+        result before the next attempt.
         """
         attempt = 0
         while True:

@@ -41,7 +41,7 @@ class Spend:
         return Spend(*map(add, astuple(self), astuple(other)))
 
     def plus(self, queries: int, picos: int, today: bool) -> Spend:
-        """Add a change, of today or of an earlier day."""
+        """Add a change in the spend, of today or of an earlier day."""
         of_today = (queries, picos) if today else (0, 0)
         return Spend(
             self.queries + queries, self.picos + picos, self.queries_today + of_today[0], self.picos_today + of_today[1]
@@ -50,9 +50,8 @@ class Spend:
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits on the spend for one or more classifiers, in total and per UTC day; None means no limit.
-
-    The total spend in the ledger counts, across all runs and users.
+    """Limits on the spend for one or more classifiers, in total and per UTC day; None means no limit. They apply to the
+    total spend in the ledger, across all runs and users.
     """
 
     queries: int | None = None
@@ -62,9 +61,10 @@ class Budget:
     stated: tuple[str, str] = ("", "")
     """The limits of queries and money as the user wrote them, if they differ from the total."""
     group: tuple[str, ...] = ()
-    """The fingerprints of the classifiers whose spend is summed; if empty, only the query's own classifier."""
+    """The fingerprints of the classifiers whose spend is summed; if empty, only the spend on the query's own classifier
+    is included."""
     scope: str = ""
-    """The scope of a relative budget, so that the same command continues it; empty for a total."""
+    """The scope of a relative budget, which lets a repeated command continue it; empty for a total budget."""
 
     def is_limited(self) -> bool:
         """Whether any limit is set."""
@@ -91,7 +91,7 @@ class Budget:
         return min((most - -(-spent // MICRO) for most, spent in limits if most is not None), default=None)
 
     def exhausted(self, spend: Spend, picos: int) -> str:
-        """A message on the limit that does not cover a query at this price, its spend, and what to do."""
+        """A message that states which limit does not cover a query at this price, the spend so far, and what to do."""
         wait, price = "or wait for midnight UTC, and run again", picos / MICRO / 1e6
         queries, money = self.stated
         limits = (
@@ -178,10 +178,10 @@ class Meter(Protocol):
     """Prices queries."""
 
     def quote(self, height: int, width: int, phrasing: Phrasing = AS_DESCRIBED) -> Quote:
-        """The price of a query about a picture of this size, in this wording."""
+        """The price of a query about a picture of this size, with this wording."""
 
     def bill(self, answer: Answer) -> Bill | None:
-        """The bill of an answer; None if it costs the quoted maximum."""
+        """The billed cost of an answer; None if it is the quoted maximum."""
 
 
 @dataclass(frozen=True)

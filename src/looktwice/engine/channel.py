@@ -1,4 +1,4 @@
-"""One classifier of an engine: its runner, label names, canaries and batches."""
+"""One of an engine's classifiers, with its runner, label names, canaries and batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 REPEATS = 8
-"""How often a canary is repeated once its answer differs, to exclude randomness."""
+"""The number of times that a canary is repeated once its answer differs, to exclude randomness."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Canary:
 
 @dataclass
 class Canaries:
-    """Keeps the first canaries offered and repeats them at intervals, to detect changes of the classifier."""
+    """Stores the first canary queries offered and repeats them at intervals, to detect a changed classifier."""
 
     wanted: int = 3
     every: int = 5000
-    """Queries between two checks; the first check precedes the first query."""
+    """The number of queries between two checks; the first check precedes the first query."""
     asked: int = 0
     """The number of canary queries."""
     flipped: int = 0
@@ -53,8 +53,8 @@ class Canaries:
     async def check(self, ask: Callable[[Canary], Awaitable[str | None]], sent: int) -> None:
         """Repeat every canary query if due; raises a ChangedError if the answer to one differs in every repetition.
 
-        If the classifier is random, the old answer reappears soon. `ask` returns None if the budget does not cover
-        the query.
+        If the classifier is randomised, the old answer is expected to reappear within a few repetitions. `ask` returns
+        None if the budget does not cover the query.
         """
         if not self.kept or (self._checked_at is not None and sent - self._checked_at < self.every):
             return
@@ -94,9 +94,8 @@ class Channel:
         name: str = "classifier",
         rename: Mapping[str, str] = NOTHING,
     ) -> None:
-        """Without a ledger the classifier is free: nothing is claimed or stored.
-
-        With `polling` it is queried in batches. `rename` maps the classifier's labels to other names.
+        """Without a ledger, the classifier is treated as free: nothing is claimed or stored. With `polling`, it is
+        queried in batches. `rename` maps the classifier's labels to other names.
         """
         self.name, self.classifier, self.settings = name, classifier, settings
         self.runner = Runner(classifier, ledger, settings, meter)
@@ -110,7 +109,7 @@ class Channel:
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        """All labels that it can return, if known."""
+        """All labels that the classifier can return, if known."""
         known = self.classifier.labels
         return known and tuple(dict.fromkeys(self._rename.get(label, label) for label in known))
 
@@ -120,7 +119,7 @@ class Channel:
         return self.batches.in_flight if self.batches else self.runner.calls.busy
 
     def quote(self, image: Image, phrasing: Phrasing = AS_DESCRIBED) -> Quote:
-        """The price of a query about this picture, in this wording."""
+        """The price of a query about this picture, with this wording."""
         height, width, _ = image.pixels.shape
         return self.runner.meter.quote(height, width, phrasing)
 
@@ -136,7 +135,7 @@ class Channel:
     def prepare(self, image: Image, queries: Sequence[Query]) -> None:
         """Render and encode in slices, so that not all views of a large picture are in memory at once.
 
-        Queries that the classifier does not accept fail.
+        Queries that the classifier does not accept are marked as failed.
         """
         step = max(1, RENDERED_BYTES // image.pixels.nbytes)
         for start in range(0, len(queries), step):

@@ -1,4 +1,5 @@
-"""Query one picture a few times to check whether the classifier responds, its latency, price and repeatability."""
+"""Query one picture a few times to check that the classifier responds, and to measure its latency, price and
+repeatability."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ TIMES = 3
 SHOWN = 200
 """The maximum number of characters of an unreadable reply that are shown."""
 NAMED = 3
-"""The maximum number of labels of a list that are shown."""
+"""The maximum number of labels shown from a list."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Checkup:
 
     fingerprint: str
     labels: tuple[str | None, ...]
-    """The label of each answer, None if it contained no label."""
+    """The label of each answer; None for an answer without a label."""
     seconds: float
     """The median latency, in seconds."""
     price_micros: int
@@ -52,15 +53,15 @@ class Checkup:
     scores: tuple[tuple[float | None, int], ...] = ()
     """The score of each answer and the number of ranked labels; 0 without a ranked list."""
     tokens: tuple[int, int] = (0, 0)
-    """The expected tokens of a query and its answer, if billed per token."""
+    """The expected numbers of tokens of a query and its answer, if billed per token."""
     billed: tuple[tuple[int, int], ...] = ()
     """The tokens of each query, as counted by the classifier."""
     kind: AnswerKind = "label"
-    """The kind of answer; for tags, `labels` has all tags of an answer as one string."""
+    """The kind of answer; for tags, each element of `labels` contains all tags of one answer as a string."""
     listed: tuple[str, ...] = ()
-    """The first labels of the first answer, if it lists several that may all apply."""
+    """The first labels in the first answer, if this answer lists several labels that may all apply."""
     unread: tuple[str, ...] = ()
-    """Why answers have no label, with their text."""
+    """The reasons why answers have no label, with the text of these answers."""
 
     def steady(self) -> bool:
         """Whether all answers are the same label."""
@@ -118,7 +119,7 @@ async def examine(channel: Channel, image: Image) -> Checkup:
 
 
 def _label(channel: Channel, answer: Answer) -> str | None:
-    """The label of an answer, or its tags as one string, possibly empty; None if there is none."""
+    """The label of an answer, or its tags as one string, possibly empty; None if the answer contains neither."""
     if channel.kind == "tags":
         return join_tags(tag for tag, _ in tags(channel.names, answer))
     return channel.names.label(answer.label) or None
@@ -144,7 +145,8 @@ class Estimate:
     queries: int
     """Queries that would be sent."""
     micros: int
-    """Their cost in millionths of the currency: exact for a price per query, estimated for prices per token."""
+    """The cost of these queries in millionths of the currency: exact for a price per query, estimated for prices per
+    token."""
     seconds: float | None
     """The duration in seconds at the allowed rate; None without a rate limit."""
     unfamiliar: int = 0
@@ -153,12 +155,12 @@ class Estimate:
     height: int = 0
     """The size of the largest picture after scaling."""
     question_bytes: int | None = None
-    """The size of a query about it in bytes; None if unknown."""
+    """The size in bytes of a query about the largest picture; None if unknown."""
     input_tokens: int = 0
     output_tokens: int = 0
-    """Their estimated tokens, if billed per token."""
+    """The estimated numbers of tokens, if queries are billed per token."""
     most_micros: int = 0
-    """Their maximum cost, which a budget must cover while they are in flight."""
+    """The maximum cost of the queries, which a budget must cover while they are in flight."""
     remaining: int | None = None
     """Queries that the budget still covers, at a typical price; None without a limit."""
     classifiers: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -192,7 +194,7 @@ class Estimate:
 
 
 def estimate(run: Run, opened: Iterable[OpenPicture | Unscored], remaining: int | None) -> Estimate:
-    """Sum over pictures whose queries were looked up in the ledger."""
+    """Sum the estimates for pictures whose queries were looked up in the ledger."""
     counts, seen = Counter[str](), set[bytes]()
     asked: dict[str, Counter[str]] = {channel.name: Counter() for channel in run.channels}
     largest: Image | None = None

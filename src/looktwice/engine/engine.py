@@ -1,7 +1,8 @@
 """From pictures to votes: queries without a stored answer are rendered, prepared and sent, picture by picture.
 
-Each picture is a task. Its queries are awaited together, and its row is returned as soon as it and those before it are
-answered. The look-ahead grows with the number of rows taken, so that a caller who takes one row pays only for that one.
+Each picture is a task. Its queries are awaited together, and its row is returned as soon as this picture and all
+earlier ones are answered. The look-ahead grows with the number of rows taken, so that a caller who takes a single row
+pays only for this row.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class QueryEngine:
 
     @property
     def progress(self) -> Progress:
-        """The total progress of all classifiers."""
+        """The combined progress of all classifiers."""
         return sum((each.runner.progress for each in self._all()), self._pictures)
 
     @property
@@ -149,7 +150,7 @@ class QueryEngine:
         return _most(each.runner.money_left() for each in self._all())
 
     def unavailable(self) -> str | None:
-        """Why no classifier is available now, as a sentence; None if one is."""
+        """The reason why no classifier is available now, as a sentence; None if at least one is available."""
         reasons = {each.name: each.runner.unavailable() for each in self._all()}
         if None in reasons.values():
             return None
@@ -227,8 +228,8 @@ class QueryEngine:
                 self.resume()  # what ended these runs does not concern the next one
 
     def _ahead(self, taken: int, run: Run) -> int:
-        """The pictures that may be in progress: the first, and further ones up to a number of queries that grows
-        with the rows."""
+        """The pictures that may be in progress: the first one, and further ones up to a number of queries that grows
+        with the number of rows returned."""
         limits = [channel.settings.limits for channel in run.channels]
         beyond = max(each.concurrency * each.batch for each in limits) * 4 ** min(taken, 8)
         return 1 + min(beyond, MOST_AHEAD) // run.asked_first
@@ -248,7 +249,7 @@ class QueryEngine:
     async def _ask_group(self, pictures: Sequence[Picture], run: Run) -> tuple[list[Row | Unscored], Spent]:
         """Ask about one picture, or several if queries are free, round by round, until each has enough answers.
 
-        Also returns the classifiers whose budgets did not cover a query.
+        The result includes the classifiers whose budgets did not cover a query.
         """
         async with self._memory.opening(len(pictures)):
             await self._memory.has_room.wait()
@@ -287,7 +288,7 @@ class QueryEngine:
         return asyncio.get_running_loop().run_in_executor(self._workers, work)
 
     async def _answers(self, queries: Sequence[Query], run: Run) -> None:
-        """Answer these queries, from the ledger or by their classifiers."""
+        """Get the answers to these queries from the ledger or from their classifiers."""
 
         def report(answered: Sequence[Query]) -> None:
             if run.on_answer:
@@ -365,7 +366,7 @@ class QueryEngine:
     async def _unanswered(
         self, batches: Batches, channel: Channel, pictures: Sequence[Picture], run: Run, last: bool
     ) -> AsyncIterator[list[Query]]:
-        """Prepare the queries, of the first or all rounds, without a stored answer, picture by picture."""
+        """Prepare, picture by picture, the queries without a stored answer, from the first round or from all rounds."""
         seen: set[bytes] = set()
         for picture in pictures:
             if self.stopped:
@@ -393,7 +394,7 @@ class QueryEngine:
 
 
 class Memory:
-    """Bounds the number and the pixels of pictures in progress."""
+    """Limits the number of pictures in progress, and their total number of pixels."""
 
     def __init__(self, most: int) -> None:
         self._singly, self._together = asyncio.Semaphore(WORKERS), asyncio.Lock()
@@ -402,11 +403,12 @@ class Memory:
         self._most, self._held = most, 0
 
     def opening(self, pictures: int) -> AbstractAsyncContextManager[None]:
-        """Wait for permission to open pictures; small ones opened together would contend for the interpreter."""
+        """Wait for permission to open pictures; if many small pictures were opened at once, their threads would contend
+        for the interpreter lock."""
         return self._singly if pictures == 1 else self._together
 
     def take(self, size: int) -> None:
-        """Count held bytes; a negative number releases them."""
+        """Add to the number of pixels in progress; a negative number releases pixels."""
         self._held += size
         if self._held > self._most:
             self.has_room.clear()
@@ -423,7 +425,8 @@ class _Source:
         self._reading: asyncio.Future[Picture | None] | None = None
 
     def take(self, count: int) -> list[Picture]:
-        """The next pictures, at most `count`; one from an iterator. None at the end, or while one is being read."""
+        """The next pictures, at most `count`; one from an iterator. The result is empty at the end, or while a picture
+        is being read."""
         if self._listed:
             return list(islice(self._pictures, count))
         if self._reading is None:
@@ -434,7 +437,7 @@ class _Source:
         return [picture]
 
     def pending(self, ended: bool) -> list[asyncio.Future[Picture | None]]:
-        """The task of a picture that is being read."""
+        """The task that reads the next picture."""
         return [self._reading] if self._reading and not self._reading.done() and not ended else []
 
     def rest(self, ended: Failure) -> Iterator[Unscored]:

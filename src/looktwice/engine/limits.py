@@ -14,7 +14,7 @@ from looktwice.classifiers import Answer, AnyClassifier
 from looktwice.errors import ClassifierError, PermanentError, TransientError
 
 PRESSURE = (429, 503)
-"""HTTP statuses that ask for less concurrency."""
+"""HTTP statuses after which concurrency is reduced."""
 INTERNAL = 500
 
 WINDOW = 20
@@ -24,7 +24,7 @@ TOLERATED = 0.08
 PAUSING = 0.75
 """The share of refusals above which all calls wait for Retry-After."""
 DECREASE = 0.5
-"""The factor of concurrency after a window with many refusals (multiplicative decrease)."""
+"""The factor by which concurrency is multiplied after a window with many refusals (multiplicative decrease)."""
 IN_VAIN = 5
 """Consecutive windows with many refusals after which full concurrency is restored, since reducing it did not help."""
 
@@ -37,7 +37,7 @@ class Polling:
     latest: float = 120.0
     """The initial and the maximum interval between polls of a batch."""
     grace: float = 60.0
-    """After a crash: how long a batch that was about to be sent may take to show up at the vendor."""
+    """After a crash, the maximum time until the vendor lists a batch that was about to be sent."""
     tries: int = 4
     """The maximum number of attempts of a query that expired or failed transiently."""
     faults: int = 20
@@ -46,7 +46,7 @@ class Polling:
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Limits on retries of failed calls, and when a run gives up; no effect on answers."""
+    """Limits on retries of failed calls, and on failures before a run stops; they do not affect answers."""
 
     attempts: int = 6
     """The maximum number of attempts of one query."""
@@ -55,13 +55,14 @@ class RetryPolicy:
     backoff: float = 0.5
     """Seconds before the second attempt; doubled for each further one."""
     refusals: int = 30
-    """The maximum number of rate-limit refusals of one query, which do not count as attempts."""
+    """The maximum number of rate-limit refusals of one query; they are not included in the number of attempts."""
     longest: float = 60.0
     """The longest wait before another attempt, in seconds, unless the server asks for one."""
     longest_wait: float = 900.0
     """The longest wait that a server may ask for, in seconds; the run stops if it asks for more."""
     breaker: int = 50
-    """Consecutive failed attempts after which the run stops, or three times the concurrency if that is more."""
+    """The number of consecutive failed attempts after which the run stops; three times the concurrency, if that is
+    larger."""
 
 
 @dataclass
@@ -73,7 +74,7 @@ class Tries:
     refusals: int = 0
 
     def wait(self, error: ClassifierError) -> float | None:
-        """Record a failure; returns the seconds before the next attempt, None if there is none."""
+        """Record a failure; returns the seconds before the next attempt, or None if there will be none."""
         if not isinstance(error, TransientError):
             return None
         self.attempts += 1
@@ -90,7 +91,7 @@ class Tries:
 class Concurrency:
     """Adaptive concurrency (AIMD): reduced while many calls are refused, restored if that does not help.
 
-    A call without a reply counts as refused, since the server may be overloaded.
+    A call without a reply is treated as refused, since the server may be overloaded.
     """
 
     def __init__(self, most: int) -> None:
@@ -112,7 +113,7 @@ class Concurrency:
         self._note(refused=False)
 
     def refused(self, retry_after: float) -> None:
-        """Record a refusal, or no reply, and the wait in seconds that the server asked for."""
+        """Record a refusal or a missing reply, and the wait in seconds that the server requested."""
         self._note(refused=True)
         if retry_after and len(self._replies) >= min(WINDOW, 2 * self.most) and self._share() > PAUSING:
             self.pause_until = time.monotonic() + retry_after
@@ -171,12 +172,12 @@ class Answered(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Waiting:
-    """Queries of one sender that are ready for a call."""
+    """One sender's queries that are ready for a call."""
 
     prepared: Sequence[object]
     may_send: Callable[[], bool]
     turn: asyncio.Future[list[_Waiting] | Answered | None]
-    """Resolves to their answers, or to the other senders of a call that this sender must make."""
+    """Resolves to the answers, or, if this sender must make the call, to the other senders in it."""
 
 
 class Calls:
@@ -222,7 +223,7 @@ class Calls:
             self._timer = asyncio.get_running_loop().call_later(pause, self._start)
 
     def _fills_a_call(self) -> bool:
-        """Whether a full batch is ready: while a call is in flight, sending a smaller one gains nothing."""
+        """Whether a full batch is ready; while a call is in flight, there is no gain from sending a smaller batch."""
         size = 0
         for waiting in self._ready:
             size += len(waiting.prepared)

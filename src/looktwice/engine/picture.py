@@ -18,7 +18,7 @@ from looktwice.images import Floats, Image, Picture, WorkingSize
 from looktwice.views import LONGEST, Again, Panel, Question, View, classifier_of, drawn, renderer
 
 Spent = dict[str, Failure]
-"""By classifier: its budget does not cover another query."""
+"""The classifiers whose budgets do not cover another query, by name, each with the failure to report."""
 
 
 class Slot(NamedTuple):
@@ -30,7 +30,7 @@ class Slot(NamedTuple):
     seed: int
     index: int  # type: ignore[assignment]
     source: str
-    """The name in the panel, such as `gpt@mirror`."""
+    """The name of the source in the panel, such as `gpt@mirror`."""
 
 
 @dataclass(eq=False)
@@ -42,7 +42,7 @@ class Run:
     screen: Screen
     on_answer: OnAnswer | None
     spent: Spent = field(default_factory=dict)
-    """The number of pictures returned."""
+    """The classifiers whose budgets do not cover another query."""
 
     @classmethod
     def for_panel(
@@ -81,28 +81,29 @@ class Run:
         return min(1 + self.rounds.first, len(self.slots)) if self.rounds else len(self.slots)
 
     def closed(self, channel: Channel) -> Failure | None:
-        """Why a classifier can no longer be queried; None if it can."""
+        """The reason why a classifier can no longer be queried; None if it still can."""
         return channel.runner.halt or self.spent.get(channel.name)
 
     def halted(self) -> Failure | None:
-        """Why every classifier was stopped or has failed permanently; None if one is left."""
+        """The reason why every classifier was stopped or has failed permanently; None if at least one is still
+        available."""
         reasons = [channel.runner.halt for channel in self.channels]
         return reasons[0] if all(reasons) else None
 
     def ended(self) -> Failure | None:
-        """Why no classifier can be queried any more; None if one can."""
+        """The reason why no classifier can be queried any more; None if at least one still can."""
         reasons = [self.closed(channel) for channel in self.channels]
         return reasons[0] if all(reasons) else None
 
     def fatal(self) -> Exception | None:
-        """The error of the run, once every classifier has failed permanently; None before."""
+        """The error that ends the run, once every classifier has failed permanently; until then None."""
         errors = [channel.runner.fatal for channel in self.channels]
         return errors[0] if all(errors) else None
 
 
 @dataclass(eq=False, slots=True)
 class OpenPicture:
-    """A picture and its queries so far: the base query first, then those of the panel."""
+    """A picture and its queries so far: the base query first, then the panel's queries."""
 
     picture: Picture
     run: Run
@@ -114,7 +115,7 @@ class OpenPicture:
     images: dict[WorkingSize, Image] = field(default_factory=dict)
 
     def add(self, wanted: int, prepares: bool = True) -> list[Query]:
-        """The next `count` queries, with stored answers, or prepared.
+        """The next `count` queries, either with their stored answers or prepared for sending.
 
         Queries whose classifier can no longer be queried are added with the reason instead of an answer.
         """
@@ -159,18 +160,18 @@ class OpenPicture:
         return queries
 
     def spent(self) -> Spent:
-        """The classifiers whose budgets did not cover a query about it."""
+        """The classifiers whose budgets did not cover a query about the picture."""
         failed = {query.channel.name: query.answer for query in self.queries if isinstance(query.answer, Failure)}
         return {name: failure for name, failure in failed.items() if failure.cause is Cause.BUDGET}
 
     def keep_canaries(self) -> None:
-        """Offer the queries about the picture itself, one of each classifier, as canaries."""
+        """Offer the queries about the unchanged picture, one for each classifier, as canaries."""
         for query in self.queries:
             if (query.entry.view, query.entry.number) == ("again", 0):
                 query.channel.keep_canary(query, self.images[query.channel.settings.limits.working_size])
 
     def next_queries(self, rounds: Rounds) -> list[Query]:
-        """The queries of the next round; none if one failed and there is no other classifier.
+        """The queries of the next round; empty if a query failed and there is no other classifier.
 
         As long as no classifier has answered, the next one is queried.
         """
@@ -179,14 +180,14 @@ class OpenPicture:
         return self.add(rounds.more(row) if {row.base, *row.views} != {None} else 1)
 
     def lists(self) -> tuple[RankedList, ...]:
-        """The ranked list or the tags of each query; empty if no answer has any."""
+        """The ranked list or the tags for each query; empty if no answer contains any."""
         ranked = [_listed(query) for query in self.queries]
         return tuple(ranked) if any(ranked) else ()
 
     def row(self, so_far: bool = False) -> Row | Unscored:
-        """Collect the answers of the whole panel, or of the queries so far; or why there is no label.
+        """Collect the answers to the whole panel, or to the queries so far; returns the reason if there is no label.
 
-        With several classifiers a missing answer is a missing vote, as long as there is another answer.
+        With several classifiers, a missing answer is treated as a missing vote, as long as there is another answer.
         """
         several, ended = len(self.run.channels) > 1, self.run.ended()
         labels = [query.label for query in self.queries]
@@ -239,7 +240,7 @@ def _opened(picture: Picture, size: WorkingSize) -> Image:
 
 
 def _listed(query: Query) -> RankedList:
-    """The ranked list or the tags of an answer; without scores if these are ignored."""
+    """The ranked list or the tags from an answer; without scores if scores are ignored."""
     channel, answer = query.channel, query.answer
     ignored = channel.settings.scores == "ignore"
     if not isinstance(answer, Answer) or (ignored and channel.kind == "label"):

@@ -30,7 +30,7 @@ class Cause(StrEnum):
     UNFIT = "unfit"
     """The classifier does not accept this picture."""
     UNFAMILIAR = "unfamiliar"
-    """It is unfamiliar, and unfamiliar pictures are refused."""
+    """The picture is unfamiliar, and unfamiliar pictures are refused."""
     BUDGET = "budget"
     """The budget does not cover the query."""
     STOPPED = "stopped"
@@ -66,13 +66,13 @@ class Failure:
 
     @property
     def code(self) -> str:
-        """The code of that error, or of the cause."""
+        """The code of this error, or else the code of the cause."""
         return getattr(self.error, "code", "") or self.cause.code
 
 
 @dataclass(frozen=True, slots=True)
 class Unscored:
-    """A picture without a confidence, and why; never a number."""
+    """A picture without a confidence, and the reason for it."""
 
     name: str
     cause: Cause
@@ -95,7 +95,7 @@ class Unscored:
 
 
 def lacks_budget(row: Row) -> str | None:
-    """Why the budget did not cover one of the queries about a picture; None if it covered all of them."""
+    """The reason why the budget did not cover a query about the picture; None if it covered all of them."""
     return next((why for code, why in row.missing.values() if code == Cause.BUDGET.code), None)
 
 
@@ -141,23 +141,23 @@ class Query:
     name: str = ""
     """The digest of the picture."""
     source: str = ""
-    """The view, with the classifier unless it is the first: `mirror`, `gpt@mirror`."""
+    """The view, prefixed with the classifier unless that is the first one: `mirror`, `gpt@mirror`."""
     place: int = 0
     """0 for the base query, 1 … for the views of the panel."""
     question: Question | None = None
     """The image to render; None if it was prepared beforehand."""
     prepared: object = None
     quote: Quote | None = None
-    """The price, once it is prepared."""
+    """The price of the query, once it is prepared."""
     answer: Answer | Failure | None = None
     picos: int = 0
     """The price paid for the answer."""
     stored_at: float | None = None
-    """When the answer was stored, if it came from the ledger."""
+    """The time at which the answer was stored, if it came from the ledger."""
     retried: bool = True
     """Whether transient failures are retried."""
     waiting: int = 0
-    """The number of waiting tasks; a query without any is not sent."""
+    """The number of tasks that wait for the answer; if there are none, the query is not sent."""
 
     def take(self, result: Bought | Failure) -> None:
         """Set the result."""
@@ -166,7 +166,7 @@ class Query:
 
     @property
     def label(self) -> str | None:
-        """The renamed label, or all tags as one string (possibly empty); None if there is none."""
+        """The renamed label, or all tags as one string (possibly empty); None if there is no answer or no label."""
         names = self.channel.names
         if not isinstance(self.answer, Answer):
             return None
@@ -183,7 +183,8 @@ class AnswerEvent(NamedTuple):
     place: int
     """0 for the base query, 1 … for the views of the panel."""
     view: str
-    """The view; `again` is the unchanged picture; `gpt@mirror` for other classifiers than the first."""
+    """The view, where `again` is the unchanged picture; prefixed with the classifier unless that is the first one, as
+    in `gpt@mirror`."""
     label: str | None
     """The label; None if there was no readable label or no answer."""
     classifier: str = ""
@@ -204,7 +205,7 @@ class Rounds:
 
     first: int
     more: Callable[[Row], int]
-    """The answers about a picture so far → how many views to ask next."""
+    """Returns the number of views to query next, given the answers about a picture so far."""
 
 
 @dataclass(frozen=True)
@@ -212,16 +213,17 @@ class Screen:
     """Descriptors of a picture's pixels, computed before any query."""
 
     describe: Callable[[Image], Floats] | None = None
-    """How to describe each picture; None if not at all."""
+    """A function that computes the descriptor of a picture; None if no descriptors are needed."""
     thumbnails: bool = False
     """Whether to make a thumbnail for finding near-duplicates."""
     why: Callable[[Floats], str | None] | None = None
-    """Why a picture with this descriptor is unfamiliar, as a sentence; None if it is familiar."""
+    """A function that returns why a picture with this descriptor is unfamiliar, as a sentence, or None if it is
+    familiar."""
     refuse: bool = False
     """Whether unfamiliar pictures are refused without queries."""
 
     def unfamiliar(self, described: Floats | None) -> str | None:
-        """Why a picture is unfamiliar; None if it is familiar or unknown."""
+        """The reason why a picture is unfamiliar; None if it is familiar or has no descriptor."""
         return self.why(described) if self.why and described is not None else None
 
 

@@ -26,7 +26,7 @@ from looktwice.errors import ClassifierError, LedgerError, QuotaError, Transient
 SOONEST, LATEST = 0.05, 1.0
 """The initial and the maximum delay in seconds before a query that cannot be claimed yet is retried."""
 MOST_AHEAD = 0.5
-"""The maximum share of claims beyond the concurrency, so that no call waits for a commit."""
+"""The maximum number of claims beyond the concurrency, as a share of it, so that no call waits for a commit."""
 
 IN_A_BATCH = Failure(
     Cause.STOPPED, "the query is in a batch whose results are not in the ledger yet; run with --batch to fetch them"
@@ -35,7 +35,7 @@ ABANDONED = Failure(Cause.STOPPED, "the query was cancelled")
 
 
 FREE = Claim(Entry(b"", "", "", 0, 0), 0, 0, 0, 0.0)
-"""The claim of a query that is free and not stored."""
+"""The placeholder for the claim of a free query, which is not stored."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Settings:
     """The number of pictures whose labels are compared with their true labels before all others are queried."""
     canaries: int = 0
     budgets: tuple[Budget, ...] = ()
-    """Its own budget, and the one that it shares with the model's other classifiers."""
+    """The classifier's own budget, and the budget shared with the model's other classifiers."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     description: str = ""
     """The description of the classifier in the ledger."""
@@ -69,10 +69,10 @@ class Runner:
         """The price of a query about a picture of unknown size."""
         self.progress = Progress()
         self._holds = False
-        """Whether relative budgets were resolved."""
+        """Whether relative budgets have been resolved."""
         self.calls = Calls(classifier, Concurrency(limits.concurrency), limits.batch, settings.retry.longest_wait)
         self.halt: Failure | None = None
-        """Why nothing more is sent; None while running."""
+        """The reason why nothing more is sent; None while running."""
         self.fatal: Exception | None = None
         """The error that the run raises once it is halted."""
         self._stopping = asyncio.Event()
@@ -80,7 +80,7 @@ class Runner:
         self._commit_seconds = 0.0
         self._asking: dict[bytes, tuple[Query, asyncio.Task[Bought | Failure]]] = {}
         self._available_at: datetime | None = None
-        """When the classifier accepts queries again, by its Retry-After."""
+        """The time at which the classifier accepts queries again, according to Retry-After."""
         self._rounding = 0
         """The total rounding of this run's bills, in picos."""
 
@@ -91,7 +91,7 @@ class Runner:
         return Account(self.classifier.fingerprint, settings.budgets, settings.limits.per_second, settings.description)
 
     async def hold_budgets(self) -> None:
-        """Resolve relative budgets once per command; an interrupted command continues with the same."""
+        """Resolve relative budgets once per command; an interrupted command continues with the same totals."""
         stated = self.settings.budgets
         if self.ledger and not self._holds and any(budget.scope for budget in stated):
             held = await self.ledger.change(
@@ -111,7 +111,8 @@ class Runner:
     def start(self, query: Query) -> asyncio.Task[Bought | Failure]:
         """Start a task that gets the answer to a query; identical queries in progress share it.
 
-        It continues if the waiting caller is cancelled: call `leave` then, so that it is not sent.
+        The task continues if the waiting caller is cancelled; the caller must then call `leave`, so that the query is
+        not sent.
         """
         key = query.entry.key
         if key not in self._asking or self._asking[key][1].done():
@@ -164,7 +165,7 @@ class Runner:
                 self.calls.wake()
 
     async def _ask(self, query: Query) -> Bought | Failure:
-        """Get the answer to one query and its cost, or why there is none."""
+        """Get the answer to one query and its cost, or the reason why there is no answer."""
         tries, wait, waited_since = Tries(self.settings.retry), SOONEST, time.monotonic()
         while not (ended := self._ended(query)):
             async with self._permits:
@@ -196,7 +197,7 @@ class Runner:
         return self.halt or (None if query.waiting else ABANDONED)
 
     async def _claim(self, query: Query) -> Claim | Wait | Bought | Failure:
-        """Claim a query: returns the claim, its stored answer, or why it cannot be sent.
+        """Claim a query; returns the claim, the stored answer, or the reason why the query cannot be sent.
 
         If the budget does not cover it, wait for open claims, which may still return money.
         """
@@ -267,7 +268,7 @@ class Runner:
         return done
 
     def _after_failure(self, error: ClassifierError, tries: Tries) -> float | None:
-        """The seconds until the next attempt, None if there is none; halts the run if it cannot go on."""
+        """The seconds until the next attempt, or None if there will be none; halts the run if it cannot continue."""
         policy = self.settings.retry
         if not isinstance(error, TransientError):
             self.end(error)
@@ -288,7 +289,8 @@ class Runner:
     # What the ledger knows -------------------------------------------------------------------------------------------
 
     def read_stored(self, query: Query, stored: Stored) -> Answer | Failure:
-        """Load a stored answer; if the reading changed, it is read again from the stored reply, without a query."""
+        """Load a stored answer; if the settings for parsing replies have changed, the stored reply is parsed again,
+        without a query."""
         if stored.reading == self.reading or not isinstance(self.classifier, Rereadable):
             return stored.answer
         reply = self.ledger.reply(query.entry.key) if self.ledger else None
@@ -320,7 +322,7 @@ class Runner:
         return [(each, self.ledger.spend(*(each.group or own))) for each in self.settings.budgets if self.ledger]
 
     def unavailable(self) -> str | None:
-        """Why nothing can be queried now, as a sentence; None if a query would be sent."""
+        """The reason why no query can be sent now, as a sentence; None if queries can be sent."""
         if self.halt:
             return self.halt.message
         if self._available_at and datetime.now(UTC) < self._available_at:
@@ -373,7 +375,7 @@ class Runner:
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
     def _end_until(self, error: TransientError, seconds: float) -> None:
-        """Halt the run if the classifier asks for a longer wait than allowed, with the time of its end."""
+        """Halt the run if the classifier requests a longer wait than allowed; the message states when the wait ends."""
         self._available_at = datetime.now(UTC) + timedelta(seconds=seconds)
         self.end(
             QuotaError(
@@ -389,7 +391,8 @@ class Runner:
     # Counting --------------------------------------------------------------------------------------------------------
 
     def _most_claims(self) -> int:
-        """The number of open claims: the concurrency, and a few ahead in proportion to the duration of a commit."""
+        """The maximum number of open claims: the concurrency, plus a number in proportion to the duration of a
+        commit."""
         calls = max(1, int(self.calls.concurrency.size)) * self.settings.limits.batch
         ahead = min(MOST_AHEAD, 2 * self._commit_seconds / max(self.calls.seconds, 1e-4)) if self.ledger else 1.0
         return calls + int(calls * ahead)
@@ -399,7 +402,7 @@ class Runner:
         self.progress.micros += micros
 
     def count_bill(self, bill: Bill | None, counted: int) -> None:
-        """Replace the reserve of a query by its bill."""
+        """Replace a query's reserve by its billed cost."""
         if bill:
             micros = -(-(bill.picos - self._rounding) // MICRO)
             self._rounding += micros * MICRO - bill.picos

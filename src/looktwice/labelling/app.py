@@ -46,7 +46,7 @@ class UndoBody(BaseModel):
 
 @dataclass(frozen=True)
 class Work:
-    """The title of the page, and what to do with the labels."""
+    """The page title, and the command that uses the labels."""
 
     title: str
     next: str
@@ -86,7 +86,7 @@ def build(session: LabellingSession, work: Work, tokens: Tokens, names: tuple[st
 
 
 class _Routes:
-    """The routes that the page calls."""
+    """The HTTP routes that the page calls."""
 
     def __init__(self, session: LabellingSession, work: Work) -> None:
         self._session, self._work = session, work

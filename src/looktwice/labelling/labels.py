@@ -44,9 +44,9 @@ class Click(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: Token
-    """An id chosen by the page, so that a repeated click counts once."""
+    """An id chosen by the page, so that a repeated request is stored only once."""
     window: Token
-    """The window it came from."""
+    """The browser window in which the click was made."""
     file: Name
     says: Says
     labels: tuple[Word, ...] = ()
@@ -67,12 +67,12 @@ class Click(BaseModel):
 
     @property
     def excluded(self) -> tuple[str, ...]:
-        """The excluded labels, if the true one was not given."""
+        """The ruled-out labels, if the true label was not given."""
         return self.labels if self.says == "not" else ()
 
     @property
     def settles(self) -> bool:
-        """Whether the picture is done; a skipped one is shown again."""
+        """Whether the picture is finished; a skipped picture is shown again."""
         return self.says != "skip"
 
 
@@ -140,15 +140,15 @@ class Labels:
         return next((click for click in reversed(clicks) if click.window == window), None)
 
     def add(self, click: Click) -> None:
-        """Save a click to disk; a click with a known id is ignored, except that a table that could not be written
-        before is written."""
+        """Save a click to disk; a click with a known id is ignored, but a table that could not be written earlier is
+        then written."""
         with self._lock:
             if click.id not in self._events:
                 self._append(click)
             files.write(self.out, table(self.known(), self.kind))
 
     def undo(self, identity: str, window: str) -> str | None:
-        """Undo the window's last click, and return its picture; None if there is no click."""
+        """Undo the window's last click and return its picture; returns None if there is no click."""
         with self._lock:
             if identity not in self._events:
                 click = self.last(window)
@@ -197,7 +197,7 @@ class Labels:
                 ) from None
 
     def _check_kind(self) -> None:
-        """Refuse to mix labels and tags in one table."""
+        """Raise an error for a table that would contain both labels and tags."""
         other: Says = "label" if self.kind == "tags" else "tags"
         if any(click.says == other for click in self.known().values()):
             raise DataError(
@@ -206,7 +206,7 @@ class Labels:
             )
 
     def _check_table(self) -> None:
-        """Refuse a table that was edited; it may be behind the journal after a crash, or if it could not be written."""
+        """Raise an error if the table was edited; it may lag behind the journal after a crash or a failed write."""
         if not self.out.exists():
             return
         stored, events = self.out.read_text("utf-8", "replace"), list(self._events.values())
@@ -218,7 +218,7 @@ class Labels:
             )
 
     def _take_over(self) -> None:
-        """Write the labels of an existing table to the journal, each as a click."""
+        """Write the labels from an existing table to the journal, each as one click."""
         header = read_header(self.out) if self.out.exists() else []
         files_column = next((name for name in FILE_COLUMNS if name in header), None)
         if more := [name for name in header if name not in (files_column, *COLUMNS["label"], *COLUMNS["tags"])]:
@@ -238,8 +238,9 @@ class Labels:
 def table(known: Mapping[str, Click], kind: AnswerKind = "label") -> str:
     """`labels.csv`: a row for each labelled picture, none for a skipped one.
 
-    `label` is the true label. If it is unknown, `not` has a label that was ruled out, one per row. Both are empty if
-    nobody could tell. `tags` has all true tags; in that case, a picture that nobody could tell has no row.
+    `label` is the true label. If it is unknown, `not` contains a label that was ruled out, one per row. Both are empty
+    for a picture marked as "can't tell". `tags` contains all true tags; in a table of tags, a picture marked as "can't
+    tell" has no row.
     """
     out = io.StringIO()
     writer, quoting = (
@@ -259,6 +260,6 @@ def table(known: Mapping[str, Click], kind: AnswerKind = "label") -> str:
 
 
 def _standing(events: Sequence[Click | Undo]) -> dict[str, Click]:
-    """The last click about each picture, without those that were undone."""
+    """The last click about each picture, ignoring clicks that were undone."""
     gone = {event.undoes for event in events if isinstance(event, Undo)}
     return {event.file: event for event in events if isinstance(event, Click) and event.id not in gone}

@@ -1,4 +1,4 @@
-"""A labelling session: which window gets which picture, their clicks, and the queries sent meanwhile.
+"""A labelling session: the assignment of pictures to windows, the clicks, and the queries sent meanwhile.
 
 The queue gives each window its own pictures, skipped ones last, undone ones first.
 """
@@ -37,7 +37,7 @@ LEASE = 120.0
 BUTTONS = 10
 """The maximum number of labels offered as buttons, one for each of the keys 1 to 9 and 0."""
 FEWEST = 5
-"""The minimum number of labels offered, so that a unanimous answer is not revealed by being the only one."""
+"""The minimum number of labels offered; a single button would reveal a unanimous answer."""
 
 
 def shuffled(names: Sequence[str], seed: int = 0) -> list[str]:
@@ -51,10 +51,11 @@ class Queue:
     def __init__(self, order: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._order, self._clock = list(order), clock
         self._leases: dict[str, tuple[str, float]] = {}
-        """Window and expiry of each assigned picture."""
+        """The window to which each picture is assigned, and when the assignment expires."""
 
     def next(self, window: str, settled: Set[str], skipped: Set[str], count: int) -> list[str]:
-        """The next pictures for a window, the one to show first: those it already has, then unassigned ones."""
+        """The next pictures for a window, in the order of display: those already assigned to it, then unassigned
+        ones."""
         now, done = self._clock(), settled | skipped
         own = [name for name, (who, _) in self._leases.items() if who == window and name not in done]
         taken = {name for name, (who, until) in self._leases.items() if who != window and until > now}
@@ -77,9 +78,9 @@ class Queue:
 def options(digest: str, named: Sequence[str], vocabulary: Sequence[str]) -> list[str]:
     """The labels to offer for a picture, in an order that does not reveal the classifier's answer.
 
-    A vocabulary of up to `BUTTONS` labels is offered whole, always in the same order. Of a larger one, the labels
-    returned for the picture and its views are offered, filled up to `FEWEST`, in an order that depends only on the
-    picture's digest.
+    A vocabulary of up to `BUTTONS` labels is offered whole, always in the same order. If the vocabulary is larger, the
+    labels returned for the picture and its views are offered, with others added up to `FEWEST`, in an order that
+    depends only on the picture's digest.
     """
     known = sorted({*vocabulary, *named}, key=str.casefold)
     if len(known) <= BUTTONS:
@@ -95,9 +96,9 @@ def options(digest: str, named: Sequence[str], vocabulary: Sequence[str]) -> lis
 
 
 PRELOADED = 4
-"""The number of pictures assigned to a window at a time: the one it shows and those it preloads."""
+"""The number of pictures assigned to a window at a time: the picture shown and the preloaded ones."""
 ASKED = 24
-"""The number of pictures ahead whose views are queried before anybody gets to them."""
+"""The number of upcoming pictures whose views are queried in advance."""
 TOGETHER = 8
 """The number of pictures queried at once."""
 
@@ -117,7 +118,7 @@ class Item:
     file: str
     options: tuple[str, ...]
     pending: bool
-    """Whether the options are still pending, because they come with the classifier's answers."""
+    """Whether the options are still pending, since they depend on the classifier's answers."""
     prediction: Prediction | None
     chosen: tuple[str, ...] = ()
     """The tags that are initially selected, if verdicts are reviewed."""
@@ -135,7 +136,7 @@ class State:
     notice: str
     """Why views are no longer queried; empty while they are."""
     summary: Summary | None
-    """Statistics of the labels so far; None if nothing is queried, since the classifier's answers are then unknown."""
+    """Statistics of the labels so far; None if the classifier is not queried, since its answers are then unknown."""
     tags: bool = False
     """Whether several labels may apply to a picture."""
 
@@ -147,7 +148,7 @@ class Asking:
     model: AsyncModel
     panel: Panel
     max_error: float = 0.05
-    """The largest share of wrong answers among accepted ones, for the guarantee that the labels are to support."""
+    """The maximum error rate among accepted answers that the labels should guarantee."""
     level: float = 0.95
 
 
@@ -166,7 +167,7 @@ class LabellingSession:
     reviewing: bool = False
     """Whether the page shows these verdicts, for people to accept or correct."""
     audit: Audit | None = None
-    """The accepted verdicts whose error rate the labels are to estimate."""
+    """The accepted verdicts whose error rate is to be estimated from the labels."""
     rows: dict[str, Row] = field(default_factory=dict)
     """The answers about each picture so far."""
     notice: str = ""
@@ -189,7 +190,7 @@ class LabellingSession:
             self._wanted.set()
 
     async def close(self) -> None:
-        """Wait for queries in flight, whose answers are saved."""
+        """Wait for queries in flight; their answers are saved."""
         if self._summarising:
             await self._summarising
         if self._task and self.asking:
@@ -200,7 +201,8 @@ class LabellingSession:
             await self.asking.model.close()
 
     def words(self) -> list[str]:
-        """The known labels, sorted: those of the classifier, those it returned, and those that people entered."""
+        """The known labels, sorted: the classifier's declared labels, the labels it returned, and the labels that
+        people entered."""
         entered = {label for click in self.labels.known().values() for label in click.labels}
         returned = {label for row in self.rows.values() for label in self._returned(row)}
         judged = {label for labels in self._named.values() for label in labels}
@@ -285,7 +287,8 @@ class LabellingSession:
     async def _ask(self, asking: Asking) -> None:
         """Query the next pictures of the queue whenever a window has moved on, until the budget is spent.
 
-        Labelled pictures come last: their answers are in the ledger already, unless they were labelled unqueried.
+        Labelled pictures come last: their answers are already in the ledger, unless they were labelled before they were
+        queried.
         """
         while not self.notice and not self._closing:
             await self._wanted.wait()
@@ -316,7 +319,7 @@ class LabellingSession:
 
 
 def verdicts_wrong(audit: Audit, known: Mapping[str, Click]) -> dict[str, bool]:
-    """Whether the verdict on each labelled picture is wrong; pictures whose labels leave that open are left out."""
+    """Whether the verdict on each labelled picture is wrong; pictures whose labels do not decide this are omitted."""
     clicks = {verdict.name: (verdict.label, known[verdict.name]) for verdict in audit.verdicts if verdict.name in known}
     decided = {name: click.truth != label for name, (label, click) in clicks.items() if click.truth is not None}
     return decided | {name: True for name, (label, click) in clicks.items() if label in click.excluded}

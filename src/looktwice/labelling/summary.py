@@ -39,10 +39,10 @@ STRATA = 12
 FEWEST_IN_STRATUM = 4
 """The number of labels in every stratum before Neyman allocation starts."""
 LEAST_ERROR, MOST_ERROR = 0.01, 0.95
-"""Bounds on a stratum's expected error rate, whatever its confidence."""
+"""Bounds on a stratum's expected error rate, regardless of its confidence."""
 LEAST_RATE = 0.002
 PRIOR = 5.0
-"""The weight of a stratum's expected error rate in the variance, in labels."""
+"""The weight of a stratum's expected error rate in the variance, expressed as a number of labels."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,15 @@ class Share:
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """The accepted verdicts of a run, in strata: which to label next, and the error rate estimated from labels."""
+    """The accepted verdicts of a run, divided into strata, with their labelling order and the error rate estimated from
+    labels."""
 
     verdicts: Sequence[Verdict]
     seed: int = 0
 
     @classmethod
     def from_verdicts(cls, verdicts: Sequence[Verdict], seed: int = 0) -> Audit:
-        """An audit of the accepted verdicts among these, or of all if none has a decision."""
+        """Create an audit of the accepted verdicts among these, or of all of them if none has a decision."""
         accepted = [verdict for verdict in verdicts if verdict.decision != "review" and not verdict.held]
         if not accepted:
             raise DataError(
@@ -109,7 +110,7 @@ class Audit:
         return names
 
     def share(self, wrong: Mapping[str, bool]) -> Share | None:
-        """The estimated error rate, given whether labelled verdicts are wrong; None until every stratum has a label."""
+        """The error rate estimated from the labelled verdicts; None until every stratum has a label."""
         known = np.array([verdict.name in wrong for verdict in self.verdicts])
         bad = np.array([wrong.get(verdict.name, False) for verdict in self.verdicts])
         count, errors = self._by_stratum(known), self._by_stratum(bad)
@@ -122,9 +123,10 @@ class Audit:
 
 
 def strata(confidence: Floats, most: int = STRATA) -> Places:
-    """(n,): strata of similar confidence, the most confident first; equal confidences share a stratum.
+    """(n,): strata of similar confidence, the most confident first; pictures with equal confidence are in the same
+    stratum.
 
-    Each has about the same sum of standard deviations (Dalenius and Hodges' rule).
+    All strata have about the same sum of standard deviations (the rule of Dalenius and Hodges).
     """
     value, place, count = np.unique(-confidence, return_inverse=True, return_counts=True)
     error = np.clip(1.0 + value, LEAST_ERROR, MOST_ERROR)
@@ -172,7 +174,7 @@ class Summary:
     lines: list[tuple[str, str, str]]
     """Name, value and detail of each figure."""
     note: str
-    """How to read the lines."""
+    """A note on how to interpret the figures."""
     enough: bool = False
     """Whether there are enough labels for the desired guarantee."""
 
@@ -199,14 +201,14 @@ class LabelSummary:
     ece: float | None = None
     """Calibration error of the confidences, by 5-fold cross-validation."""
     max_error: float | None = None
-    """The strictest guarantee that holds now, from the ladder and the desired one."""
+    """The strictest guarantee that the labels support now, among the ladder and the desired guarantee."""
     accepted: float | None = None
     """The share of pictures that this guarantee accepts."""
     wanted: float = 0.0
     """The desired guarantee."""
     more: int | None = None
-    """The approximate number of further labels that the desired guarantee needs; None if the answers are wrong too
-    often."""
+    """The approximate number of further labels that the desired guarantee needs; None if the error rate is too high for
+    it."""
     enough: bool = False
     """Whether this many labels support the desired guarantee with a power of 0.8."""
     unasked: int = 0
@@ -236,7 +238,7 @@ class LabelSummary:
 
 
 def summarise(labelled: LabelledVotes, unsure: int, max_error: float, level: float = 0.95) -> LabelSummary:
-    """Summarise labelled votes: accuracy, calibration, and what the desired guarantee still needs.
+    """Summarise labelled votes: accuracy, calibration, and the number of labels that the desired guarantee still needs.
 
     The guarantees from the ladder are tested at a level corrected for multiple tests, the desired one at its own level.
     """

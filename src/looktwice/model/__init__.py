@@ -1,4 +1,4 @@
-"""The model with its arguments and results: everything that the interfaces import from lower packages."""
+"""The model with its arguments and results: all names that the interfaces import from lower packages."""
 
 from looktwice import calibration, files, plots, views
 from looktwice.calibration import (

@@ -43,7 +43,7 @@ class _Loop:
 
     @property
     def forked(self) -> bool:
-        """Whether it was created in another process, before a fork."""
+        """Whether the loop was created in another process, before a fork."""
         return self._process != os.getpid()
 
     def _live(self) -> None:
@@ -59,7 +59,7 @@ class _Loop:
         self._loop.close()
 
     def run(self, work: Awaitable[T], interrupt: Callable[[], None], resume: Callable[[], None]) -> T:
-        """Run a coroutine. The first Ctrl-C interrupts the coroutine and waits for its end; the second one exits."""
+        """Run a coroutine; the first Ctrl-C interrupts it and waits for its end, the second one exits."""
         future = self._take(work)
         try:
             return future.result()
@@ -166,7 +166,7 @@ _END = _End()
 def _streaming(
     method: Callable[Concatenate[AsyncModel, P], AsyncGenerator[T]],
 ) -> Callable[Concatenate[Model, P], Iterator[T]]:
-    """Wrap an async generator of `AsyncModel`; leaving the loop early stops asking."""
+    """Wrap an async generator of `AsyncModel`; leaving the loop early stops the queries."""
 
     @wraps(method)
     def call(self: Model, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
@@ -231,8 +231,8 @@ class Model:
     ) -> Self:
         """Load a saved profile; raises an UntrustedError if it names a classifier that the user has not approved.
 
-        The default path is that of the project, with the project's limits. `classifiers` replace those that the profile
-        names. Profiles saved on this machine are approved.
+        The default path is the project's profile, with the project's limits. `classifiers` replace the ones listed in
+        the profile. Profiles saved on this machine are approved.
         """
         model = cls.__new__(cls)
         model._wrap(
@@ -274,7 +274,7 @@ class Model:
                 loop.close(self._leave())
 
     async def _leave(self) -> None:
-        """Stop asking, and keep the answers so far."""
+        """Send no further queries, and keep the answers so far."""
         if self._model.is_open:
             self._model.stop("the model was closed")
         for leave in [*self._streams]:

@@ -72,9 +72,9 @@ def connect(
 
     `source` is a string such as `onnx:model.onnx`, a TOML file, a function, or a classifier. A function takes one
     picture (uint8, height × width × RGB) and returns a label, or with `@looktwice.batched` a list of each; it may be
-    async. `rename` gives labels other names: a dictionary, or a CSV file with the columns `label` and `name`. `budget`
-    and `money` apply to this classifier, in addition to those of the model. The default name is that of the TOML file
-    (`name`, else its stem) or of the function.
+    async. `rename` maps labels to other names: a dictionary, or a CSV file with the columns `label` and `name`.
+    `budget` and `money` apply to this classifier, in addition to those of the model. The default name is taken from the
+    TOML file (`name`, else the file's stem) or is the function's name.
     """
     if isinstance(source, str | Path):
         source = resolve(str(source))
@@ -101,7 +101,7 @@ def connect(
 def named(given: Sequence[str] = ()) -> list[Connected]:
     """The classifiers given by the user, or else those of the project file, with its renamed labels.
 
-    An UntrustedError if the file names one that the user has not approved.
+    Raises an UntrustedError if the file names a classifier that the user has not approved.
     """
     project = Project.here()
     sources: list[tuple[str | None, Described]] = [(None, resolve(text)) for text in given]
@@ -125,7 +125,7 @@ def named(given: Sequence[str] = ()) -> list[Connected]:
 def of_profile(profile: Profile, path: Path) -> list[Connected]:
     """The classifiers of a saved profile, which must be approved; for the project's profile, those of the project file.
 
-    Labels have the names from the fit, or those of the project file.
+    Labels are renamed as in the fit, or as in the project file.
     """
     project, listed = Project.here(), dict[str, str]()
     if path.absolute() == project.profile_path().absolute():
@@ -166,7 +166,7 @@ def _kind(connected: Sequence[Connected]) -> AnswerKind:
 class Connection:
     """One or several classifiers; closing saves all answers and releases all resources.
 
-    Its classifier, description and limits are those of the first one, which has the lowest price.
+    The attributes for classifier, description and limits refer to the first classifier, which has the lowest price.
     """
 
     profile: Profile | None
@@ -238,15 +238,15 @@ class Connection:
         return self._engine.in_flight if self._engine else 0
 
     def unavailable(self) -> str | None:
-        """Why no query would be sent now, as a sentence; None if one would be.
+        """The reason why no query can be sent now, as a sentence; None if queries can be sent.
 
-        It was stopped, a budget is spent, the ledger failed, or the classifier is rate-limited for longer than the
-        longest wait. Reads the ledger.
+        Possible reasons: the run was stopped, a budget is spent, the ledger failed, or the classifier is rate-limited
+        for longer than the longest wait. Reads the ledger.
         """
         return self.engine.unavailable()
 
     def ledger_name(self) -> str | None:
-        """Where answers are stored, for display; None if they are not."""
+        """The location where answers are stored, for display; None if they are not stored."""
         return ledger_name(self.connected, self.options)
 
     def _ledger(self) -> str | None:
@@ -257,14 +257,15 @@ class Connection:
         return place
 
     def days(self) -> list[DayCost]:
-        """The spend on the classifiers by day, from the ledger."""
+        """The daily spend on the classifiers, from the ledger."""
         prints, place = {each.fingerprint for each in self.connected}, self._ledger()
         return [day for day in maintenance.stats(place) if day.fingerprint in prints] if place else []
 
     def label_maps(self, truths: Iterable[str]) -> dict[str, LabelMap | None]:
-        """The correspondence between labels and true labels by classifier; None if none of its labels is known.
+        """The correspondence between labels and true labels for each classifier; None for a classifier without known
+        labels.
 
-        Its known labels are those in its description and those in the ledger. No query is sent.
+        A classifier's known labels are those in its description and those in the ledger. No query is sent.
         """
         place, wanted = self._ledger(), set(truths)
         maps: dict[str, LabelMap | None] = {}
@@ -281,8 +282,8 @@ class Connection:
         return tuple(dict.fromkeys(address for sends in reached for address in sends))
 
     def typical_price(self, name: str = "") -> int:
-        """The price of a query to the classifier of this name, or else the first one, in millionths; with token prices,
-        an estimate for a phone photo at the working size."""
+        """The price, in millionths, of a query to the classifier with this name, by default the first one; with token
+        prices, an estimate for a phone photo at the working size."""
         asked = next((each for each in self.connected if each.name == name), self.connected[0])
         return typical_price(asked, self.options)
 
@@ -328,9 +329,10 @@ def typical_price(asked: Connected, options: AskOptions) -> int:
 
 
 def in_order(classifiers: Sequence[Connected], options: AskOptions) -> list[Connected]:
-    """The classifiers by the price of a query, the lowest first; the order given breaks ties.
+    """The classifiers sorted by query price, the lowest first; ties keep the given order.
 
-    A local one costs nothing unless it has a price; any other without a price counts as 1.
+    A local classifier without a price is treated as free; any other classifier without a price is treated as costing 1
+    per query.
     """
 
     def price(one: Connected) -> float:
@@ -388,7 +390,7 @@ def open_engine(classifiers: Sequence[Connected], options: AskOptions, seed: int
 
 
 def needs_ledger(limits: Limits, own: AskOptions, options: AskOptions) -> bool:
-    """Whether queries to a classifier are claimed and kept. Only those to a free classifier are not: it is local, and
+    """Whether queries to a classifier are claimed and stored. Returns False for a free classifier, which is local and
     has no price, budget, rate limit or ledger specified by the user."""
     limited = limits.price_micros or limits.per_second or own.prices or own.is_limited()
     counted = (options.budget, options.per_day) != (None, None)  # of money it spends nothing
@@ -396,8 +398,8 @@ def needs_ledger(limits: Limits, own: AskOptions, options: AskOptions) -> bool:
 
 
 def ledger_place(classifiers: Sequence[Connected], options: AskOptions) -> str | None:
-    """Where the ledger is; None if all classifiers are free. Without a persistent ledger, limits apply for as long as
-    the engine is open."""
+    """The location of the ledger; None if all classifiers are free. Without a persistent ledger, limits apply for as
+    long as the engine is open."""
     if options.ledger not in (None, OFF):
         return options.ledger
     asked = [(own.limits(one.classifier), own) for one in classifiers for own in (options.for_classifier(one),)]

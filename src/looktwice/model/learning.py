@@ -45,7 +45,7 @@ class Learner(Connection):
     ) -> Collected:
         """Collect the answers about every picture under a panel, with the true labels if all are known.
 
-        The default panel is the profile's, with the profile's vocabulary, or else the general one.
+        The default panel is the profile's, with the profile's vocabulary; without a profile, it is the general panel.
         """
         known = labels is not None or has_truths(pictures)
         opened = labelled(pictures, labels, self.kind) if known else many(pictures)
@@ -71,17 +71,19 @@ class Learner(Connection):
         max_queries: float | None = None,
         on_collected: OnCollected | None = None,
     ) -> FitResult:
-        """Learn how far to trust the classifier, and what to ask it, from labelled pictures.
+        """Learn from labelled pictures how reliable the classifier's answers are, and which queries to send.
 
         `pictures` is a collection with true labels (a folder with one folder per class or with `labels.csv`, an `.npz`,
         an official data set), or pictures with `labels`. A pilot on a quarter of them selects the views, wordings and
-        classifiers that are worth asking, and only these are asked about the others; `plan` estimates the cost. The
-        sequence of queries and the stopping rule are selected within `max_price` and `max_queries` per picture, on
-        average; by default they are the cheapest whose Brier score is within one standard error and 1 % of the best.
+        classifiers that are worth their cost, and only these are used for the other pictures; `plan` estimates the
+        cost. The sequence of queries and the stopping rule are selected within `max_price` and `max_queries` per
+        picture, on average; by default they are the cheapest whose Brier score is within one standard error and 1 % of
+        the best.
 
-        `views` fixes what is asked. `noise` is a file written by `looktwice noise`, for the calibrator `transfer`.
-        `paper` searches the settings of one transformation as the paper does, in this many `draws`. `on_collected` is
-        called with the answers before fitting; by default it warns about missing ones.
+        `views` replaces this selection by a fixed panel. `noise` is a file written by `looktwice noise`, for the
+        calibrator `transfer`. `paper` searches the settings of one transformation as the paper does, in this many
+        `draws`. `on_collected` is called with the answers before fitting; by default, a warning reports missing
+        answers.
         """
         train = labelled(pictures, labels, self.kind)
         if self.kind == "tags":
@@ -134,7 +136,7 @@ class Learner(Connection):
         options: Mapping[str, object],
         on_collected: OnCollected | None,
     ) -> FitResult:
-        """Ask every classifier about every labelled picture, and learn the probability of each tag."""
+        """Query every classifier about every labelled picture, and learn the probability of each tag."""
         given = [name for name, value in options.items() if value is not None]
         if given or calibrator != "jury":
             raise FitError(
@@ -152,7 +154,7 @@ class Learner(Connection):
         return asked if len(asked) > 1 else [asked[0].model_copy(update={"name": ""})]
 
     def panel(self, views: Panel | str | None = None) -> Panel:
-        """The panel that `fit` asks about labelled pictures: these views or all candidates of the pilot, for all
+        """The panel that `fit` uses for labelled pictures: these views or all candidates of the pilot, for all
         classifiers."""
         _, *others = self.engine.channels
         tags = self.kind == "tags"  # asked as they are, unless views are named
@@ -169,7 +171,7 @@ class Learner(Connection):
         return pilot.plan(count, self.panel(views), prices, fixed=views not in (None, ""))
 
     def use(self, profile: Profile) -> None:
-        """Use this profile from now on, such as another point of the frontier: `model.use(result.at(…))`."""
+        """Replace the model's profile, for example by another point of the frontier: `model.use(result.at(…))`."""
         profile.check({connected.name: connected for connected in self.connected})
         self.profile = profile
 
@@ -204,7 +206,7 @@ class Learner(Connection):
         draws: int = 10,
         on_collected: OnCollected | None = None,
     ) -> Transferred:
-        """The paper's prescription: fit with the F_n of the view that is best on an open model, and compare it with
+        """The paper's prescription: fit with the F_n of the best view on an open model, and compare the result with
         other calibrators.
 
         `noise` was measured on the open model. The pictures are queried under draws of that view and, for the jury used
@@ -226,7 +228,7 @@ class Learner(Connection):
         *,
         on_collected: OnCollected | None = None,
     ) -> Profile:
-        """Make a profile from another classifier's jury, and from labelled pictures if there are any; even fifty help.
+        """Make a profile from another classifier's jury, and from labelled pictures if given; as few as fifty help.
 
         With the classifier's own profile as the teacher, labels of changed pictures update it.
         """
@@ -254,7 +256,7 @@ class Learner(Connection):
 
 
 def labelled(pictures: PicturesLike, labels: Sequence[object] | None, kind: AnswerKind = "label") -> Sequence[Picture]:
-    """Pictures with true labels of a kind: a collection that has them, or pictures and their labels."""
+    """Pictures with true labels or tags: from a collection that contains them, or from pictures and separate labels."""
     if labels is not None:
         opened: Sequence[Picture] = with_truths(many(pictures), labels)
     elif isinstance(pictures, str | Path):

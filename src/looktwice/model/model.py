@@ -92,8 +92,8 @@ class AsyncModel(Learner):
     ) -> Self:
         """Load a saved profile; raises an UntrustedError if it names a classifier that the user has not approved.
 
-        The default path is that of the project, with the project's limits. `classifiers` replace those that the profile
-        names. Profiles saved on this machine are approved.
+        The default path is the project's profile, with the project's limits. `classifiers` replace the ones listed in
+        the profile. Profiles saved on this machine are approved.
         """
         options = replace(options or AskOptions(), **asking)
         if path is None:
@@ -182,9 +182,10 @@ class AsyncModel(Learner):
         on_answer: OnAnswer | None = None,
         **decision: Unpack[DecisionKeywords],
     ) -> Verdict:
-        """Label and confidence of one picture, or a `TagVerdict`; `on_answer` is called with every answer about it.
+        """The label and confidence for one picture, or a `TagVerdict`; `on_answer` is called with every answer about
+        the picture.
 
-        If cancelled, it returns at once, and answers in flight are stored when they arrive.
+        If cancelled, the method returns at once, and answers in flight are stored when they arrive.
         """
         verdicts = self.score([one(picture)], options, on_answer=on_answer, **decision)
         (verdict,) = [verdict async for verdict in verdicts]
@@ -205,7 +206,7 @@ class AsyncModel(Learner):
         *,
         on_answer: OnAnswer | None = None,
     ) -> Verdict | Unscored:
-        """The verdict of a burst, or the first photo that was not scored."""
+        """The verdict on a burst; if some photos were not scored, the `Unscored` of the first one."""
         if isinstance(photos, str | Path) or len(photos) == 1:
             photos = many(photos)
         if len(photos) < 2:
@@ -222,8 +223,8 @@ class AsyncModel(Learner):
         on_answer: OnAnswer | None = None,
         **decision: Unpack[DecisionKeywords],
     ) -> AsyncGenerator[Verdict | Unscored]:
-        """Yield a verdict for each picture, in order, or the reason why there is none; stored answers are not queried
-        again.
+        """Yield a verdict for each picture, in order, or the reason why there is none; queries with stored answers are
+        not sent again.
 
         After a drift alarm, verdicts are held.
 
@@ -252,8 +253,8 @@ class AsyncModel(Learner):
     async def familiarity(self, pictures: PicturesLike) -> Floats:
         """(n,): the familiarity of each picture, a p-value in (0, 1]; sends no query.
 
-        At most 1 % of new familiar pictures have 0.01 or less. A verdict may have a lower one, if its answers are
-        unusual too. NaN if the profile cannot tell.
+        At most 1 % of new familiar pictures have 0.01 or less. A verdict may report a lower familiarity, if the answers
+        are unusual too. NaN if the profile does not support this.
         """
         policy, opened = self.policy(), many(pictures)
         if (familiarity := policy.familiarity) is None or not opened:

@@ -1,7 +1,7 @@
 """Options of a run, and projects: settings in `looktwice.toml` of the current folder or a parent.
 
-The environment overrides a project. Reading it runs no program and makes no connection. It may be untrusted: its ledger
-and profile must be in its own folder, and its classifiers must pass `registry.trusted`.
+The environment overrides a project. Reading the file runs no program and makes no connection. The file may be
+untrusted: its ledger and profile must be in the same folder, and its classifiers must pass `registry.trusted`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LEAST: dict[str, int | float] = {
     "rate": 0.001,
     "longest_wait": 0.0,
 }
-"""The minimum of numeric options; an integer minimum means that the option is a whole number."""
+"""The minimum values of numeric options; an integer minimum means that the option must be an integer."""
 NOT_METERED = "a price table is for chat models, which are billed per token; use --price instead"
 
 
@@ -54,7 +54,7 @@ class AskOptions:
     budget: int | str | None = None
     """The query budget: a total for this ledger and classifier, or with a plus sign (`"+500"`) relative to now."""
     money: Money | None = None
-    """The same as an amount of money: 25, or `"+2.50"`."""
+    """The money budget, in the same form: 25, or `"+2.50"`."""
     price: Money | None = None
     """The price of one query; by default the one in the classifier's description."""
     prices: str | Path | None = None
@@ -84,8 +84,8 @@ class AskOptions:
     """The scope of a relative budget, such as a command and its output: after an interruption, the same scope continues
     the budget instead of granting it again."""
     label_check: int = 20
-    """The number of pictures whose answers are compared with their true labels before all others are asked, if the
-    classifier's labels are unknown; 0 skips the check."""
+    """The number of pictures whose answers are compared with their true labels before the other pictures are queried,
+    if the classifier's labels are unknown; 0 skips the check."""
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
@@ -117,7 +117,8 @@ class AskOptions:
         )
 
     def for_classifier(self, one: Connected) -> AskOptions:
-        """The options of one classifier: its own settings override these, and its own budget replaces this one."""
+        """The options for one classifier: its own settings override these, and its own budget replaces the shared
+        one."""
         priced = one.price is not None or one.prices is not None
         table = self.prices if isinstance(one.classifier, Metered) else None
         return replace(
@@ -197,7 +198,7 @@ class AskKeywords(TypedDict, total=False):
 
 FILE = "looktwice.toml"
 FOLDER = ".looktwice"
-"""The folder of a project's own ledger; like the file, it marks a project."""
+"""The folder of a project's ledger; a folder with this name, like the project file, identifies a project."""
 NAME, USER = "ledger.db", "user"
 LEDGER, PROFILE = "LOOKTWICE_LEDGER", "LOOKTWICE_PROFILE"
 """Environment variables that override the file."""
@@ -217,7 +218,7 @@ class Project(BaseModel):
     """Descriptions such as `cheap.toml` or `onnx:model.onnx`, or a table of them by name."""
     profile: str = "profile.json"
     ledger: str | None = None
-    """A file in this folder, or `user` for the one in the user's data folder; `.looktwice/ledger.db` if left out."""
+    """A file in this folder, or `user` for the ledger in the user's data folder; by default `.looktwice/ledger.db`."""
     budget: int | None = Field(default=None, ge=0)
     money: Amount | None = None
     per_day: int | None = Field(default=None, ge=0)
@@ -231,7 +232,7 @@ class Project(BaseModel):
 
     @classmethod
     def here(cls) -> Project:
-        """The project of the current folder; without settings if there is none."""
+        """The project of the current folder; a project without settings if there is none."""
         folder = _folder()
         if folder and (folder / FILE).is_file():
             return cls.read(folder / FILE)
@@ -273,7 +274,7 @@ class Project(BaseModel):
         return Path(stated) if stated else self._below(self.profile)
 
     def stated_ledger(self) -> str | None:
-        """The ledger given in the environment or the file, if any."""
+        """The ledger specified in the environment or the file, if any."""
         if (stated := os.environ.get(LEDGER)) or self.ledger is None:
             return stated or None
         return str(files.data_folder() / NAME if self.ledger == USER else self.file.parent / self.ledger)
@@ -289,7 +290,7 @@ class Project(BaseModel):
         return self._below(named) if isinstance(named, str) else named
 
     def limits(self) -> dict[str, object]:
-        """The options of a run in the file."""
+        """The run options specified in the file."""
         stated = {name: getattr(self, name) for name in ("budget", "money", "per_day", "money_per_day")}
         stated |= {"ledger": self.stated_ledger(), "prices": self.prices and str(self._below(self.prices))}
         return {name: value for name, value in stated.items() if value is not None}
@@ -313,7 +314,7 @@ class Project(BaseModel):
 def _folder() -> Path | None:
     """The current folder, or its closest parent with a project's file or folder.
 
-    Projects of other users are ignored, since anybody can create one in a shared folder.
+    Other users' projects are ignored, since anyone can create one in a shared folder.
     """
     with suppress(OSError):  # the current folder may be gone
         here = Path.cwd()
@@ -324,7 +325,8 @@ def _folder() -> Path | None:
 
 
 def _is_ours(mark: Path) -> bool:
-    """Whether such a file or folder exists and belongs to this user or the system; root trusts all."""
+    """Whether such a file or folder exists and belongs to this user or the system; for root, every owner is
+    accepted."""
     if not mark.exists():
         return False
     user = os.getuid() if hasattr(os, "getuid") else 0
@@ -334,8 +336,8 @@ def _is_ours(mark: Path) -> bool:
 def write_names(path: Path, names: Mapping[str, Names], classifiers: tuple[str, ...] = ()) -> None:
     """Add renamed labels to a project file, by classifier, preserving everything else.
 
-    A new file starts with these classifiers and keeps the current ledger, whose answers are paid for. Raises a
-    DataError with the lines to add by hand if the file has another form.
+    A new file lists these classifiers and refers to the current ledger, so that its paid answers remain in use. Raises
+    a DataError with the lines to add by hand if the file cannot be edited automatically.
     """
     text = f'classifiers = {json.dumps(classifiers, ensure_ascii=False)}\nledger = "{USER}"\n'
     text = path.read_text("utf-8") if path.exists() else text

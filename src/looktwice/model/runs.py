@@ -49,7 +49,7 @@ Show = Callable[["QueryEngine", int | None, "Spending"], Coroutine[None, None, N
 
 @asynccontextmanager
 async def shown(engine: QueryEngine, total: int | None, show: Show | None = None) -> AsyncIterator[None]:
-    """Show the progress of an engine, by default as a bar."""
+    """Show an engine's progress, by default as a bar."""
     display = asyncio.create_task((show or show_bar)(engine, total, Spending(engine)))
 
     def ended(task: asyncio.Task[None]) -> None:
@@ -85,7 +85,8 @@ class Spending:
         self._money = engine.money_left()
 
     def words(self) -> list[str]:
-        """In money if queries have a price, else in queries; empty without a limit."""
+        """The spend and the remaining budget as text, in money if queries have a price; else the remaining queries, if
+        limited."""
         progress, spent = self._engine.progress, f"{self._engine.progress.micros / 1e6:.4f} spent"
         left = None if self._remaining is None else max(0, self._remaining - progress.sent)
         several = len(self._engine.channels) > 1 and progress.micros > 0
@@ -194,7 +195,7 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
 # Signals that end a run or a server: the first one gracefully, a later one at once ------------------------------------
 
 TOGETHER = 0.5
-"""Seconds within which several signals count as one: a closed terminal and the command `timeout` send two."""
+"""Signals within this many seconds are treated as one, since a closed terminal and the command `timeout` send two."""
 
 LEAVING = 5.0
 """Seconds for saving answers on an immediate exit."""
@@ -228,7 +229,7 @@ class ReceivedSignals:
     _since: float = 0.0
 
     def is_first(self, number: int) -> bool:
-        """Record a signal; returns whether it is the first."""
+        """Record a signal; returns whether it is the first one."""
         if self.first is not None:
             return False
         self.first, self._since = number, time.monotonic()

@@ -1,8 +1,8 @@
 """Draw computed curves as inline SVG.
 
-A figure fills the width of its container, so give that a maximum (34rem works well). Ink follows `currentColor`,
-and a page may set the colours of lines with the CSS variables --lt-1 … --lt-6. The same curve always gives the
-same text.
+A figure fills the width of its container, so give the container a maximum width (34rem works well). Text and axes use
+`currentColor`, and a page may set the line colours with the CSS variables --lt-1 … --lt-6. The same curve always
+produces the same SVG text.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def risk_coverage_svg(
 ) -> str:
     """A risk–coverage curve.
 
-    `threshold` marks the point of accepting confidences from this value.
+    `threshold` marks the point at which answers with at least this confidence are accepted.
     """
     # Equal confidences come in random order, so up to the first point the expected risk is level.
     x, y = np.append(0.0, curve.coverage), np.append(curve.risk[0], curve.risk)
@@ -127,7 +127,7 @@ def lines_svg(
 
 
 def points_svg(x: Floats, y: Floats, *, title: str, x_label: str, y_label: str, remarks: Sequence[str] = ()) -> str:
-    """Two probabilities of the same items against each other, one point per item; on the diagonal they agree."""
+    """A scatter plot of two probabilities, one point per item; points on the diagonal have equal probabilities."""
     _check([Line(title, x, y)])
     heading, top = _heading(title, remarks)
     frame, ticks = _Frame(top, 300, (0, 1), (0, 1)), _ticks(0, 1)
@@ -139,7 +139,7 @@ def points_svg(x: Floats, y: Floats, *, title: str, x_label: str, y_label: str, 
 
 
 def bars_svg(bars: Mapping[str, float], *, title: str, words: str = "{:,.3g}") -> str:
-    """Amounts as bars with their names above; the first is the reference."""
+    """A bar chart of amounts with their names above the bars; the first is the reference."""
     heading, y = _heading(title, ())
     most = max(bars.values(), default=0.0) or 1.0
     parts = [heading]
@@ -155,7 +155,7 @@ def bars_svg(bars: Mapping[str, float], *, title: str, words: str = "{:,.3g}") -
 
 
 def column_svg(charts: Sequence[str], title: str) -> str:
-    """Several figures of this module, one below the other, as one figure."""
+    """Combine several figures of this module into one, stacked vertically."""
     y, parts = 0.0, []
     for chart in charts:
         height = float(chart.split('viewBox="', 1)[1].split('"', 1)[0].split()[3])
@@ -409,7 +409,7 @@ def _marked(frame: _Frame, line: Line, index: int) -> str:
 MOST = 5
 """The maximum number of methods in a reliability diagram, whose diagonal is also a line."""
 Outcomes = Mapping[str, tuple[Floats, Bools]]
-"""The confidence (n,) of each method and whether its answers were right (n,), by the method's name."""
+"""For each method name, the confidences (n,) and whether the answers were right (n,)."""
 
 
 def reliability(outcomes: Outcomes, *, bins: int = BINS, title: str = "Confidence and real accuracy") -> Drawing:

@@ -22,7 +22,7 @@ class Drawing(str):
         return str(self)
 
     def save(self, path: str | Path) -> None:
-        """Write it as an .svg file."""
+        """Write the figure as an .svg file."""
         Path(path).write_text(self, "utf-8")
 
 
@@ -34,7 +34,7 @@ def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]])
 
 
 def frame(records: Iterable[Mapping[str, object]]) -> pd.DataFrame:
-    """Convert records to a pandas data frame, one per row."""
+    """Convert records to a pandas data frame with one record per row."""
     try:
         import pandas as pd
     except ImportError:

@@ -1,4 +1,4 @@
-"""The figures of a report: guarantees, the gain from further queries, classes, and the cost."""
+"""The figures in a report: guarantees, the gain from further queries, results by class, and the cost."""
 
 from __future__ import annotations
 
@@ -53,18 +53,19 @@ class Guarantee:
     threshold: float | None
     """The lowest accepted confidence; None if nothing can be guaranteed."""
     accepted: float
-    """The share of evaluated pictures that reach the threshold."""
+    """The share of evaluated pictures whose confidence reaches the threshold."""
     wrong: float | None
     """The share of wrong answers among those accepted; None if no outcome is known or none is accepted."""
     missing: int | None
-    """If it cannot be guaranteed, the number of further labelled pictures needed; None if more labels would not
-    help."""
+    """The number of further labelled pictures that the guarantee needs, if it is not possible yet; None if more labels
+    would not help."""
     estimate: calibration.Estimate | None = None
-    """The best estimate, if it cannot be guaranteed."""
+    """The best estimate, if the error rate cannot be guaranteed."""
 
 
 def guarantees(evidence: Evidence, asked: Floats, max_error: float, level: float) -> list[Guarantee]:
-    """Guarantees for `max_error` at this level, and for LADDER at a level for choosing among them, strictest first.
+    """Guarantees for `max_error` at this level, and for the error rates in LADDER at a level corrected for choosing
+    among them, strictest first.
 
     `asked` has the confidences of the pictures whose accepted share is reported.
     """
@@ -82,7 +83,8 @@ def guarantees(evidence: Evidence, asked: Floats, max_error: float, level: float
 
 
 def kept(guarantee: HeldOut, evidence: Evidence, max_error: float, level: float) -> Guarantee | None:
-    """Evaluate a guarantee from other pictures on these; None if there is none."""
+    """Evaluate, on these pictures, a guarantee that was fitted on other pictures; returns None if there is no
+    guarantee."""
     threshold = guarantee.threshold(max_error, level)
     return None if threshold is None else _above(threshold, evidence, evidence.confidence, max_error)
 
@@ -106,7 +108,7 @@ class Sets:
     listed: float | None
     """The share of sets that list the true label by name."""
     bins: tuple[BinCoverage, ...]
-    """The coverage in each agreement bin with enough pictures."""
+    """The coverage in each bin of agreement that has enough pictures."""
 
 
 def sets(policy: Policy, judged: Judged | None) -> Sets | None:
@@ -137,13 +139,14 @@ class Step:
     brier: float
     low: float
     high: float
-    """The 95 % interval of the Brier score; both are the score itself if unknown."""
+    """The 95 % interval of the Brier score; if unknown, both bounds equal the score."""
 
 
 def steps(calibrator: Calibrator, judged: Judged) -> list[Step]:
-    """The held-out figures of the calibrator on the first 0, 1 … views of the panel.
+    """The calibrator's held-out results on the first 0, 1 … views of the panel.
 
-    Empty if the calibrator does not use views or there are too few pictures; for long panels, only some prefixes.
+    The result is empty if the calibrator does not use views or there are too few pictures; for long panels, it covers
+    only some prefixes.
     """
     labelled = judged.labelled()
     if isinstance(calibrator, calibration.Naive | calibration.Constant) or labelled is None or not labelled.panel:
@@ -161,7 +164,7 @@ def steps(calibrator: Calibrator, judged: Judged) -> list[Step]:
 
 
 def kept_steps(profile: Profile) -> list[Step]:
-    """The stored results of the profile."""
+    """The results stored in the profile."""
     values = [{key: figure.value for key, figure in point.figures.items()} for point in profile.curve]
     return [
         Step(point.queries, value["accuracy"] or 0.0, value["ece"] or 0.0, value["auroc"], brier, brier, brier)
@@ -179,7 +182,8 @@ def enough(steps: Sequence[Step], share: float = 0.8) -> Step | None:
 
 
 def _step(calibrator: Calibrator, labelled: LabelledVotes) -> Step:
-    """The figures of all folds together; AUROC within each, since different folds have different calibrators."""
+    """The metrics over all folds together, but AUROC within each fold, since different folds have different
+    calibrators."""
     fold, parts = calibration.folds(len(labelled)), []
     for part in range(int(fold.max()) + 1):
         fitted = calibrator.fit(labelled.take(np.flatnonzero(fold != part)))
@@ -211,22 +215,22 @@ class ClassRow:
     label: str
     pictures: int
     right: float
-    """The share of its pictures that got this label."""
+    """The share of the class's pictures that were given this label."""
     low: float
     high: float
-    """The 95 % interval of that."""
+    """The 95 % interval of this share."""
     predicted: int
-    """The number of pictures with this answer."""
+    """The number of pictures that were given this label."""
     precise: float | None
-    """The share of those that are right; None if there are none."""
+    """The share of these answers that are right; None if there are none."""
     claimed: float | None
-    """Their mean confidence."""
+    """The mean confidence of these answers."""
     mistaken: tuple[tuple[str, int], ...]
-    """The most frequent wrong labels of its pictures, with their shares."""
+    """The most frequent wrong labels for the class's pictures, with the number of pictures for each."""
 
 
 def classes(judged: Judged) -> list[ClassRow]:
-    """All classes with pictures, if true labels are known; those that are significantly poor come first."""
+    """All classes with pictures, if true labels are known; classes with significantly poor results come first."""
     labelled, correct = judged.labelled(), judged.correct
     if labelled is None or correct is None:
         return []
@@ -269,7 +273,7 @@ def unfamiliar(policy: Policy, judged: Judged, descriptors: Mapping[str, Floats]
 
 
 def familiarity_note(policy: Policy, judged: Judged, descriptors: Mapping[str, Floats]) -> str:
-    """The pictures that could not be compared with the labelled ones, and why; empty if there are none."""
+    """The pictures that could not be compared with the labelled pictures, and the reasons; empty if there are none."""
     if judged.taught:
         return ""
     if policy.familiarity is None and policy.answers is None:
@@ -283,7 +287,8 @@ def familiarity_note(policy: Policy, judged: Judged, descriptors: Mapping[str, F
 
 
 def drawn(noise: Noise, title: str) -> str:
-    """The mean cumulative with the band that holds 95 % of the pictures, and the closest Gaussian, as SVG."""
+    """A figure, as SVG, of the mean cumulative distribution with a band that contains 95 % of the pictures, and of the
+    closest Gaussian."""
     from scipy.special import ndtr
 
     known = np.array(noise.cumulative.x)

@@ -37,7 +37,7 @@ from looktwice.report.inputs import Judged
 SIDE = 144
 """The maximum number of pixels on the longer side of a thumbnail."""
 SAMPLE_SIDE = 512
-"""The sample is scaled to this size before views are rendered, which is slow on large photos."""
+"""The size to which the sample is scaled before views are rendered, since rendering is slow on large photos."""
 SAMPLE = 14
 """The embedded sample picture, a boot, whose orientation is visible."""
 CARDS = 12
@@ -58,7 +58,7 @@ class Thumbnail:
 
     @property
     def small(self) -> bool:
-        """Whether to display it without smoothing."""
+        """Whether to display the picture without smoothing."""
         return max(self.width, self.height) <= SMALL
 
 
@@ -79,23 +79,23 @@ class ViewRow:
     words: str
     draws: int
     weight: float | None
-    """Its weight, a log odds ratio, averaged over the draws; None if all weights are equal."""
+    """The view's weight, a log odds ratio, averaged over the draws; None if all weights are equal."""
     low: float | None
     high: float | None
     keeps: float | None
-    """How often it agrees with the base label."""
+    """The share of pictures on which the view's label equals the base label."""
     right: float | None
-    """How often its label is the true one."""
+    """The share of pictures on which the view's label is the true label."""
     thumbnails: tuple[Thumbnail, ...]
 
     @property
     def odds(self) -> float | None:
-        """The factor by which its vote multiplies the odds of a label."""
+        """The factor by which the view's vote multiplies the odds of a label."""
         return None if self.weight is None else float(np.exp(self.weight))
 
 
 def panel(policy: Policy, seed: int, judged: Judged | None, image: Image) -> list[ViewRow]:
-    """The base, then each view of the panel in order; draws of one view share a row."""
+    """The base query, then each view of the panel in order; draws of one view are in the same row."""
     places: dict[View, list[int]] = {}
     for place, view in enumerate(policy.panel):
         places.setdefault(view, []).append(place)
@@ -153,11 +153,11 @@ class Card:
     label: str
     confidence: float
     truth: str | None
-    """Its true label, if known."""
+    """The picture's true label, if known."""
     right: bool | None
     base: str
     votes: str
-    """How the views voted, or why the picture is unfamiliar."""
+    """The votes of the views, or the reason why the picture is unfamiliar."""
     thumbnail: Thumbnail | None
 
 
@@ -172,7 +172,8 @@ class Gallery:
 
 
 def galleries(judged: Judged, pictures: Sequence[Picture]) -> list[Gallery]:
-    """The least confident, the confidently wrong, and those corrected by views; empty groups are omitted."""
+    """The pictures with the lowest confidence, with confident wrong answers, and with answers corrected by views; empty
+    groups are omitted."""
     known, rising = {item.name: item for item in pictures}, np.argsort(judged.confidence, kind="stable")
     groups = [("Most doubtful", "The answers with the lowest confidence: the first to have a person check.", rising)]
     labelled = judged.labelled()

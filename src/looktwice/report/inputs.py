@@ -34,7 +34,7 @@ from looktwice.model import (
 Bools = NDArray[np.bool_]
 
 SAME = 0.98
-"""The minimum share of answers that are equally right or wrong in two fits on the same pictures."""
+"""The minimum share of answers whose correctness is the same in two fits on the same pictures."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,19 +45,20 @@ class ReportInputs:
     votes: Votes | LabelledVotes | None = None
     """Answers under the profile's panel, labelled if the true label of every picture is known."""
     pictures: Sequence[Picture] = ()
-    """The pictures that the votes are about, found by name."""
+    """The pictures to which the votes belong, matched by name."""
     policy: Policy | None = None
-    """The policy for the votes; None uses the whole panel."""
+    """The policy for the votes; with None, the whole panel is used."""
     descriptors: Mapping[str, Floats] = field(default_factory=dict)
     """The descriptors of the votes' pictures by digest, if known."""
     results: Sequence[Result] = ()
     """The rows of the results table; by default the calibrator and the naive and constant baselines."""
     price_micros: int = 0
-    """Millionths of the currency that a query to the profile's first classifier costs; 0 if it is free or unknown."""
+    """The price of a query to the profile's first classifier, in millionths of the currency; 0 if it is free or
+    unknown."""
     max_error: float = MAX_ERROR
-    """The allowed share of wrong answers among those accepted."""
+    """The allowed error rate among accepted answers."""
     level: float = 0.95
-    """The certainty of the guarantee."""
+    """The confidence level of the guarantee."""
     title: str = "How far to trust this classifier"
 
     def using(self) -> Policy:
@@ -65,13 +66,13 @@ class ReportInputs:
         return self.policy or Policy.full_panel(self.profile)
 
     def prices(self) -> Floats:
-        """(S + 1,): what the base query and each query of the panel cost; zeros if unknown."""
+        """(S + 1,): the cost of the base query and of each query in the panel; zeros if unknown."""
         sources = _sources(self.profile.name, tuple(map(str, self.using().panel)))
         others = {other.name: other.price for other in self.profile.others} if self.price_micros else {}
         return np.array([others.get(source.partition("@")[0], self.price_micros / 1e6) for source in sources])
 
     def verdict_price(self, queries: float) -> float:
-        """What a verdict costs on average; 0 if unknown."""
+        """The average cost of a verdict; 0 if unknown."""
         policy, prices = self.using(), self.prices()
         if policy.rounds is None:
             return float(prices.sum())
@@ -88,7 +89,7 @@ class Judged:
     label: calibration.Codes
     confidence: Floats
     correct: Bools | None
-    """Whether each is right, if true labels are known."""
+    """Whether each prediction is right, if true labels are known."""
     taught: bool
     """Whether the profile was fitted on these pictures, so that each was predicted by a calibrator fitted on others."""
     results: tuple[Result, ...] = ()
@@ -107,16 +108,17 @@ class Evidence:
     correct: Bools
     results: tuple[Result, ...]
     believed: Result
-    """The row of the results for the calibrator of the report."""
+    """The row of the results table for the report's calibrator."""
     source: str
 
 
 def judge(inputs: ReportInputs) -> Judged | None:
-    """The predictions for the votes' pictures, None without votes; a DataError if they do not fit the profile.
+    """The predictions for the votes' pictures; returns None without votes, and raises a DataError if the votes do not
+    match the profile.
 
-    If the profile was fitted on them, asking its calibrator about them would flatter it: then the profile's held-out
-    results are shown, which leave out the pictures on which the panel was chosen. Pictures without any answer of the
-    chosen sources are left out as well.
+    If the profile was fitted on these pictures, its calibrator's predictions for them would be too optimistic. The
+    report then shows the profile's held-out results, which exclude the pictures on which the panel was chosen. Pictures
+    without any answer from the chosen sources are excluded as well.
     """
     if inputs.votes is None:
         return None
@@ -139,8 +141,8 @@ def judge(inputs: ReportInputs) -> Judged | None:
 
 
 def weigh(inputs: ReportInputs, judged: Judged | None) -> Evidence:
-    """The basis of the report's guarantees: the votes if their true labels are known, else the profile's own
-    pictures."""
+    """The pictures used for the report's guarantees: the votes' pictures if their true labels are known, else the
+    profile's own pictures."""
     profile, name = inputs.profile, inputs.using().calibrator.name
     if judged is None or judged.correct is None:
         held_out, results = inputs.using().held_out, tuple(inputs.results) or profile.results
@@ -204,14 +206,15 @@ def _fitting(votes: Votes, profile: Profile, panel: Panel) -> Votes:
 
 
 def _sources(first: str, panel: Sequence[str]) -> tuple[str, ...]:
-    """The base query and the views, each with its classifier; the first classifier is not named in a panel."""
+    """The base query and the views, each with its classifier; panels omit the name of the first classifier."""
     return tuple(text if "@" in text else f"{first}@{text}" for text in ("base", *panel))
 
 
 def _fitted_rows(profile: Profile, policy: Policy, labelled: LabelledVotes) -> calibration.Places | None:
-    """The rows of these votes that the policy's held-out results are about; None if it was not fitted on them.
+    """The rows of these votes to which the policy's held-out results refer; None if the policy was not fitted on these
+    votes.
 
-    This is the case if fitting again gives the same calibrator, and the true labels are the same.
+    The policy was fitted on them if a new fit gives the same calibrator, and the true labels are the same.
     """
     calibrator, held_out = profile.restored_calibrator(), policy.held_out
     if (
@@ -269,7 +272,7 @@ def saved_inputs(
 
 
 def described(votes: Votes, pictures: Sequence[Picture], profile: Profile) -> dict[str, Floats]:
-    """The descriptors of the votes' pictures by digest, for the pictures given that have the same pixels."""
+    """The descriptors of the votes' pictures by digest, for those given pictures whose pixels are unchanged."""
     names, digests, descriptors = set(votes.names), set(votes.digests), dict[str, Floats]()
     familiarity = profile.familiarity
     if familiarity is None or familiarity.size is None:
@@ -283,7 +286,7 @@ def described(votes: Votes, pictures: Sequence[Picture], profile: Profile) -> di
 
 
 def _labelled(votes: Votes, pictures: Sequence[Picture]) -> Votes | LabelledVotes:
-    """The votes with their own true labels, else with those of the pictures if all are known."""
+    """The votes with their own true labels, or else with the pictures' true labels if all are known."""
     known = {item.name: item.truth for item in pictures}
     truths = [truth for name in votes.names if (truth := known.get(name)) is not None]
     return votes if isinstance(votes, LabelledVotes) or len(truths) < len(votes) else votes.labelled(truths)

@@ -40,7 +40,7 @@ FIGURES = {
     "nll": ("NLL", "↓", "negative log-likelihood of the true label; a single confident mistake is penalised heavily"),
 }
 SPACE = "\u00a0"
-"""Keeps a number and its unit on one line."""
+"""A no-break space, which keeps a number and its unit on one line."""
 PARTS = ("numpy", "scipy", "opencv-python-headless", "pillow")
 
 
@@ -216,7 +216,8 @@ def _facts(inputs: ReportInputs) -> dict[str, str]:
 
 
 def _commands(inputs: ReportInputs) -> list[str]:
-    """Commands that give the same profile and report; with several classifiers, answers in the ledger decide again."""
+    """Commands that reproduce the profile and the report; with several classifiers, they use the answers in the
+    ledger."""
     profile = inputs.profile
     seed, family = ["--seed", str(profile.seed)], str(profile.calibrator["family"])
     described = [word for _, text in profile.described() for word in ("-c", text)]
@@ -260,7 +261,7 @@ def _environment() -> Environment:
 
 
 def _parameters(profile: Profile) -> str:
-    """The profile as JSON with one field per line, without fields that only programs use."""
+    """The profile as JSON with one field per line, without the fields that are used only by programs."""
     left_out = {"held_out", "adaptive", "curve", "results", "agreement_bins", "familiarity", "answers"}
     values = profile.model_dump(mode="json", exclude=left_out)
     values["calibrator"] = {

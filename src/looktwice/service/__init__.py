@@ -29,7 +29,7 @@ class ServiceLimits:
     memory: int = 256 * 2**20
     """The maximum total size of bodies in memory."""
     seconds: float = 60.0
-    """Seconds until a request times out; at most half of that is spent waiting for a slot."""
+    """Seconds until a request times out; at most half of this time is spent waiting for a slot."""
     upload: float = 30.0
     """Seconds for receiving the body."""
     headers: float = 10.0
@@ -37,7 +37,8 @@ class ServiceLimits:
     head: int = 32_768
     """The maximum size of headers, in bytes."""
     connections: int = 2048
-    """The maximum number of open connections; beyond it, the one idle for longest is closed."""
+    """The maximum number of open connections; above this limit, the connection that has been idle for longest is
+    closed."""
     reviews: int = 1000
     """The maximum number of pictures stored for review; further ones are only returned to the caller."""
     review_bytes: int = 2**30
@@ -56,7 +57,7 @@ class Place:
     """0 for a free port."""
     token_file: Path | None = None
     new_token: bool = False
-    """Whether to make a token, and print it once."""
+    """Whether to create a token, which is printed once."""
     names: tuple[str, ...] = ()
     """Allowed host names, besides localhost and IP addresses."""
     certificate: Path | None = None

@@ -1,4 +1,5 @@
-"""The routes: read a request, one call, write the reply, for one picture also as a stream of events."""
+"""The HTTP routes: each reads a request, makes one call and writes the reply; for one picture, the reply may be a
+stream of events."""
 
 from __future__ import annotations
 
@@ -45,10 +46,10 @@ from looktwice.service.guards import Counters, Guard, Tokens, log_refusal
 from looktwice.service.looks import Looks, Metrics, ProfileReply, described
 
 NO_FIGURE = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1" width="0" height="0"></svg>'
-"""Shown instead of a reliability diagram if there are no labelled pictures."""
+"""A text that replaces the reliability diagram if there are no labelled pictures."""
 LOG = logging.getLogger("looktwice.service")
 OPEN = ("/healthz", "/readyz")
-"""Paths that need no token, besides the files of the page."""
+"""Paths that require no token, besides the page's files."""
 EVENT_STREAM = "text/event-stream"
 Emit = Callable[[str, dict[str, object]], None]
 """Sends an event: its name and its data."""
@@ -121,7 +122,7 @@ HEALTH = _plain(JSON)
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """The settings of the service: decisions, access control and limits."""
+    """The settings of the service for decisions, access control and limits."""
 
     model: AsyncModel
     decide: DecisionOptions = field(default_factory=DecisionOptions)
@@ -132,7 +133,7 @@ class ServiceSettings:
     names: tuple[str, ...] = ()
     """Allowed host names, besides localhost and IP addresses."""
     review: ReviewFolder | None = None
-    """The folder of pictures for review; None stores none."""
+    """The folder in which pictures are stored for review; with None, no picture is stored."""
 
 
 def build(settings: ServiceSettings) -> ASGIApp:
@@ -343,7 +344,7 @@ def add_refusals(app: FastAPI, counters: Counters) -> None:
 
 
 async def stream(work: Callable[[Emit], Awaitable[None]]) -> AsyncIterator[bytes]:
-    """Stream the events of some work; an error becomes the last event."""
+    """Stream the events of a task; an error becomes the last event."""
     queue: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     def emit(name: str, data: dict[str, object]) -> None:

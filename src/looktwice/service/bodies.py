@@ -1,5 +1,5 @@
-"""Read pictures from requests (a raw body, a form with files, or base64 in JSON), or refuse. Nothing is ever
-fetched."""
+"""Read pictures from requests (a raw body, a form with files, or base64 in JSON), or reject the request. Nothing is
+ever fetched."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from looktwice.service import ServiceLimits
 
 PROBLEM = "application/problem+json"
 RETRY_AFTER = 60.0
-"""The value of Retry-After, in seconds, if the service is unavailable until a person acts."""
+"""The value of Retry-After, in seconds, if the service is unavailable until somebody intervenes."""
 
 CODES = {
     "request": 400,
@@ -65,7 +65,7 @@ class Problem(BaseModel):
     code: str = Field(examples=["picture"])
     detail: str
     error: str | None = Field(default=None, examples=["image-too-large"])
-    """The code of the error behind it, if there is one."""
+    """The code of the underlying error, if any."""
 
 
 class UnscoredReply(BaseModel):
@@ -124,8 +124,8 @@ LARGE = 65_536
 FIELDS = 16
 """Parts of a form that are not files."""
 ENTRIES = 100_000
-"""The maximum number of commas in JSON, which bounds the number of values; each takes many times its bytes in
-memory."""
+"""The maximum number of commas in JSON. It bounds the number of values, since a parsed value needs much more memory
+than its text."""
 EXAMPLE = (
     "iVBORw0KGgoAAAANSUhEUgAAABAAAAAQCAAAAAA6mKC9AAAALklEQVQY02NgIAQYIdR/OJMRxoVxGJH4YB4TFjP+o3AxVBAWIMoW"
     "TIehOJ0wAAAFggcSVEn3OAAAAABJRU5ErkJggg=="

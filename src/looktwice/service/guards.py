@@ -1,7 +1,7 @@
 """Access control and limits: host names, origins, tokens, sizes; and the headers of every reply.
 
-The host name is checked against DNS rebinding, the origin against forms from other pages. Without a token the service
-only answers on addresses of this machine.
+The check of the host name prevents DNS rebinding, the check of the origin prevents forms on other pages from sending
+requests. Without a token, the service only listens on addresses of this machine.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ ENCODED = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 UNCACHED = (b"cache-control", b"no-store")
 LOG = logging.getLogger("looktwice.service")
 LONGEST_PATH = 80
-"""The most characters of a path in the log."""
+"""The maximum number of characters of a path in the log."""
 
 
 class Counters:
-    """An observer of replies and refusals that counts nothing."""
+    """An observer of replies and refusals that ignores them."""
 
     def replied(self, status: int) -> None: ...
 
@@ -66,7 +66,7 @@ class Counters:
 
 
 def log_refusal(scope: Scope, code: str) -> None:
-    """One line about a refused request: who, what and why, without headers, query and body."""
+    """A log line about a refused request: the client, the request and the reason, without headers, query and body."""
     client = (scope.get("client") or ("unknown",))[0]
     LOG.warning("refused %s %s %s: %s", client, scope["method"], shown(scope["path"][:LONGEST_PATH]), code)
 
@@ -77,11 +77,11 @@ class Tokens:
 
     hashes: tuple[str, ...] = ()
     made: str = field(default="", repr=False)
-    """The token that was made for this run, which is printed once and kept nowhere."""
+    """The token created for this run, which is printed once and not stored."""
 
     @classmethod
     def of(cls, place: Place) -> Tokens:
-        """The tokens of a place, with a new one if it wants one, whose hash is added to the token file."""
+        """The tokens for this address; a new token is created if requested, and its hash is added to the token file."""
         if not place.new_token:
             return cls.read(place.token_file)
         token = secrets.token_urlsafe(18)
@@ -125,7 +125,7 @@ class Tokens:
 
 
 def _append(path: Path, line: str) -> None:
-    """Add a line to a file, which only its owner may read if it is new."""
+    """Append a line to a file; a new file can be read only by its owner."""
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
             file.write(f"\n{line}\n" if file.tell() else f"{line}\n")

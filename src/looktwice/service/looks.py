@@ -1,7 +1,7 @@
 """Share one model among many callers, with bounded concurrency, and report its profile and metrics.
 
-A look belongs to the service, not to its caller: after a disconnect or timeout it is still completed, and its answers
-are in the ledger if the same picture is sent again.
+A look does not depend on its caller: after a disconnect or timeout it is still completed, and if the same picture is
+sent again, its answers are in the ledger.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ from looktwice.service.bodies import Refusal
 from looktwice.service.guards import Counters
 
 PAUSE, LONG_PAUSE = 5.0, 60.0
-"""Seconds without looks after the classifier failed permanently, and if its quota is exceeded without Retry-After."""
+"""Seconds for which looks are suspended after a permanent failure of the classifier, and after an exceeded quota
+without Retry-After."""
 DAY = 86_400
 CLOSING = "the service is shutting down"
 REFUSALS = {
@@ -59,7 +60,7 @@ REFUSALS = {
     Cause.NO_LABEL: "classifier",
     Cause.CLASSIFIER: "classifier",
 }
-"""The code of a picture that was not scored; it determines status and counter."""
+"""The error code for a picture that was not scored; it determines the HTTP status and the counter."""
 LOG = logging.getLogger("looktwice.service")
 
 Outcome = Verdict | Unscored
@@ -67,7 +68,7 @@ Work = Callable[[], Awaitable[Outcome]]
 
 
 class Looks:
-    """Runs the looks of all requests."""
+    """Runs the looks for all requests."""
 
     def __init__(self, model: AsyncModel, decide: DecisionOptions, limits: ServiceLimits) -> None:
         self.model, self.decide, self.limits = model, decide, limits
@@ -229,7 +230,7 @@ class LimitsReply(BaseModel):
 
 
 class ProfileReply(BaseModel):
-    """The basis of the verdicts."""
+    """The classifier, views, results and threshold on which verdicts are based."""
 
     kind: AnswerKind = Field(description="whether verdicts are about one label or about tags")
     classifier: str

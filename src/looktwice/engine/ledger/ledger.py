@@ -1,11 +1,11 @@
 """The ledger: claim a query before it is sent, settle it afterwards; every decision is one transaction.
 
-One thread writes. It commits all queued operations together, first in, first out, so that the database is always a
-prefix of the queue.
+One thread writes. Queued operations are committed together, in the order of the queue, so that the database always
+contains a prefix of the queue.
 
 A ledger is a file, a PostgreSQL database, or the memory of this process. Within a process there is one per location,
-shared by all models: one writing connection, one session. A forked child opens its own, and never touches what it
-inherited.
+shared by all models: one writing connection, one session. A forked child process opens its own ledger, and never uses
+the inherited connections.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Operation:
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any]
     keys: Sequence[bytes] = ()
-    """The keys of the queries that it claims, which are looked up beforehand."""
+    """The keys of the queries that the operation claims, which are looked up beforehand."""
     result: Any = None
 
     def fail(self, error: Exception) -> None:
@@ -99,9 +99,10 @@ class Ledger:
         self._beat_at = float("-inf")
         """The time of the last heartbeat, by this machine's clock."""
         self._lapsed: set[bytes] = set()
-        """The queries in flight when heartbeats paused for long: other machines may have claimed them."""
+        """The queries that were in flight during a long pause between heartbeats; other machines may have claimed
+        them."""
         self._offset = 0.0
-        """The offset of the ledger's clock to this machine's."""
+        """The offset of the ledger's clock from this machine's clock."""
         self._closing = False
 
     # Reading -------------------------------------------------------------------------------------------------------
@@ -117,7 +118,8 @@ class Ledger:
         return answers
 
     def reply(self, key: bytes) -> bytes | None:
-        """The raw reply of an answer; None if it was too long or the classifier returned none."""
+        """The raw reply behind an answer; None if the reply was too long to be stored or the classifier returned
+        none."""
         rows = self._read("SELECT raw FROM replies WHERE key = ?", (key,))
         return zlib.decompress(bytes(rows[0][0])) if rows else None
 
@@ -171,7 +173,8 @@ class Ledger:
         return int(self.now() // DAY)
 
     def is_current(self, claim: Claim) -> bool:
-        """Whether a claim may still be sent: its day is not over, and no other machine can consider this one dead."""
+        """Whether a claim may still be sent: its day is not over, and no other machine can have presumed this session
+        dead."""
         alive = _clock() - self._beat_at < DEAD / 2 and claim.entry.key not in self._lapsed
         return alive and claim.day == self.today()
 
@@ -180,13 +183,14 @@ class Ledger:
     def claim(self, account: Account, requests: Sequence[tuple[Entry, int]]) -> asyncio.Future[list[Granted]]:
         """Claim queries; returns after the commit. Each request is a query and its maximum cost, in picos.
 
-        A granted query is in flight until it is settled, or this session is dead. With a rate, each claim has a send
-        time, so that the rate holds across all sessions.
+        A granted query is in flight until it is settled, or this session is dead. With a rate limit, each claim has a
+        send time, so that the limit holds across all sessions.
         """
         return self._put(lambda transaction: transaction.claim(account, requests), [entry.key for entry, _ in requests])
 
     def settle(self, claim: Claim, settled: Settled) -> asyncio.Future[None]:
-        """Queue the settlement of a claim; only the first one counts. The future is resolved after the commit."""
+        """Queue the settlement of a claim; only the first settlement takes effect. The future is resolved after the
+        commit."""
         if claim.entry.key not in self._open:
             return self._put(lambda _: None)
         self._open.discard(claim.entry.key)
@@ -232,7 +236,7 @@ class Ledger:
                 self.database.commit()
 
     def _take(self) -> tuple[list[_Operation], bool]:
-        """Wait for queued operations; returns them, and whether more may come."""
+        """Wait for queued operations; returns them, and whether more may follow."""
         operations: list[_Operation] = []
         with suppress(Empty):
             operation = self._queue.get(timeout=BEAT if self._open else None)
@@ -322,14 +326,15 @@ def _clock() -> float:
 
 @dataclass
 class _Shared:
-    """A ledger with its reference count."""
+    """An open ledger with its reference count."""
 
     ledger: Ledger
     holders: int = 0
 
 
 _OPEN: dict[tuple[object, ...], _Shared] = {}
-"""Open ledgers by process and location; those of a parent stay here, so that they are never closed in a child."""
+"""Open ledgers by process and location; a parent process's ledgers stay here after a fork, so that the child never
+closes them."""
 _OPENING = threading.RLock()
 
 
@@ -384,7 +389,7 @@ def _identity(place: str) -> tuple[object, ...]:
 
 
 def _close_all() -> None:
-    """Close all ledgers at the normal end of a process, also after errors."""
+    """Close all ledgers at the normal end of a process, even after errors."""
     for known, shared in list(_OPEN.items()):
         if known[0] == os.getpid():
             shared.ledger.close()

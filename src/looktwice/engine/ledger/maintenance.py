@@ -43,7 +43,7 @@ COLUMNS: files.Columns = {
     "cached_tokens": "whole",
     "raw": "text",
 }
-"""An exported answer: `options` is its ranked list as JSON; `cost` is the total of all attempts."""
+"""An exported answer: `options` is the ranked list as JSON; `cost` is the total of all attempts."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class DayCost:
 
     @property
     def micros(self) -> int:
-        """Its cost in millionths of the currency, rounded up."""
+        """The cost of the answer in millionths of the currency, rounded up."""
         return -(-self.picos // MICRO)
 
 
@@ -115,7 +115,7 @@ def labels(place: str | Path, fingerprint: str) -> list[str]:
 
 
 def verify(place: str | Path) -> list[str]:
-    """Inconsistencies of a ledger, one line each; empty if it is sound."""
+    """Inconsistencies in a ledger, one line each; empty if it is consistent."""
     try:
         with _snapshot(place) as read:
             damage = [] if str(place).startswith(POSTGRES) else read("PRAGMA integrity_check(20)")
@@ -188,7 +188,7 @@ def forget(place: str | Path, classifier: str | None = None, digests: Sequence[s
     """Delete answers of a classifier, about some pictures, or both; returns their number. Their cost stays counted.
 
     The classifier is given by its fingerprint or description, or a unique prefix of either. Queries in flight stay. The
-    total of deleted queries is kept as one query per classifier.
+    totals of deleted queries are kept as one entry per classifier.
     """
     with _changing(place) as (database, now):
         who = None if classifier is None else _classifier(database, classifier)
@@ -261,7 +261,7 @@ def _delete(database: Database, who: int | None, digests: Sequence[str] | None, 
 
 
 def _classifier(database: Database, called: str) -> int:
-    """Find the only classifier whose fingerprint or description starts with this."""
+    """Find the only classifier whose fingerprint or description starts with this text."""
     rows = database.execute("SELECT id, fingerprint, description FROM classifiers ORDER BY fingerprint")
     names = {number: (str(who), str(what), f"{what} {who}") for number, who, what in rows} if called else {}
     exact = [number for number, known in names.items() if called in known]

@@ -1,7 +1,7 @@
 """A ledger in a PostgreSQL database (extra `postgres`), shared by several machines or runs.
 
 `postgresql://user@host/database`, or any other form that libpq reads. Its tables are in the schema `looktwice`, which
-is created if missing. A password is best kept in `~/.pgpass` or `PGPASSWORD`.
+is created if missing. Passwords should be stored in `~/.pgpass` or `PGPASSWORD`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The values and tables of a ledger, and every statement that changes them; both databases run the same ones.
+"""The values and tables of a ledger, and every statement that changes them; both databases run the same statements.
 
     absent   → claimed(S)   claim within the budget: sends + 1, picos + reserve
     claimed  → answered     final: picos + bill − reserve; the first label stays
@@ -82,9 +82,9 @@ class Alarm(NamedTuple):
     since: float
     """The start of the change, in seconds since 1970."""
     pictures: int
-    """The number of pictures since."""
+    """The number of pictures since then."""
     needed: int
-    """The number of consecutive usual pictures that end it."""
+    """The number of consecutive usual pictures after which the alarm ends."""
 
     def __str__(self) -> str:
         began = datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -95,13 +95,13 @@ class Outcome(Enum):
     """The outcome of a claim without an answer."""
 
     UNSENT = auto()
-    """It was certainly not delivered, or not billed: the query is given back."""
+    """The query was certainly not delivered, or not billed: it is subtracted from the spend."""
     KEPT = auto()
-    """It may have been billed, with or without a reply: the query stays counted."""
+    """The query may have been billed, with or without a reply: it stays in the spend."""
 
 
 class Session(NamedTuple):
-    """One open ledger of one process."""
+    """A process's session with an open ledger."""
 
     id: int
     host: str
@@ -116,7 +116,7 @@ class Account:
 
     fingerprint: str
     budgets: tuple[Budget, ...] = ()
-    """All of them must cover a query."""
+    """The budgets that must all cover a query."""
     rate: float | None = None
     description: str = ""
     """The description of the classifier."""
@@ -129,9 +129,9 @@ class Claim:
     entry: Entry
     classifier: int
     reserve: int
-    """Its maximum cost, in picos."""
+    """The maximum cost of the query, in picos."""
     day: int
-    """The UTC day on which it counts."""
+    """The UTC day to whose spend it is added."""
     send_at: float
     """The earliest time to send it, by the ledger's clock."""
     spent: int = 0
@@ -149,7 +149,7 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Not now: the query is in flight elsewhere, or an open claim may still return money."""
+    """The query cannot be claimed now: it is in flight elsewhere, or an open claim may still return money."""
 
     elsewhere: bool
 
@@ -161,7 +161,7 @@ class InBatch:
 
 @dataclass(frozen=True, slots=True)
 class OverBudget:
-    """No budget covers the query, and no open claim can change that."""
+    """A budget does not cover the query, and no open claim can change that."""
 
     budget: Budget
     spend: Spend
@@ -186,13 +186,13 @@ class OpenBatch(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name that looktwice gives it at the vendor."""
+        """The name under which looktwice submits the batch to the vendor."""
         return f"looktwice-{self.id:016x}"
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """How a claim ended: its answer, or the outcome without one."""
+    """The end of a claim: the answer, or the outcome without an answer."""
 
     key: bytes
     result: Answer | Outcome
@@ -207,13 +207,13 @@ class Database(Protocol):
     name: str
     """A display name without password."""
     lasting: bool
-    """Whether it persists after the process."""
+    """Whether the database persists after the process."""
     shared: bool
-    """Whether sessions of other machines may use it, and a commit may be in doubt."""
+    """Whether sessions on other machines may use the database, and the outcome of a commit may be unknown."""
     errors: tuple[type[Exception], ...]
 
     def begin(self) -> float:
-        """Begin to write; the time by the database's clock."""
+        """Begin a write transaction; returns the time by the database's clock."""
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
         """Run one statement of the transaction."""
@@ -232,10 +232,10 @@ class Database(Protocol):
         """The error to raise for a failure of the database."""
 
     def may_pass(self, error: Exception) -> bool:
-        """Whether a retry may help: it is locked, unreachable, or its disk is full."""
+        """Whether a retry may help: the database is locked or unreachable, or its disk is full."""
 
     def is_full(self, error: Exception) -> bool:
-        """Whether its disk is full."""
+        """Whether the database's disk is full."""
 
     def close(self) -> None: ...
 
@@ -287,7 +287,7 @@ def many(columns: Sequence[str], rows: int) -> str:
 
 
 def claim_rows(rows: int) -> str:
-    """Claim queries that are absent or free; adds one send and the reserve to each."""
+    """Claim queries that are absent or not in flight; adds one send and the reserve to each."""
     return (
         f"INSERT INTO queries({', '.join(CLAIM)}) VALUES {many(CLAIM, rows)} ON CONFLICT(key) DO UPDATE SET"
         " sends = queries.sends + 1, picos = queries.picos + excluded.picos,"
@@ -347,6 +347,6 @@ BEAT = (
 
 
 def known_rows(count: int) -> str:
-    """Select known queries: their answers, or the session that has them in flight."""
+    """Select the stored queries, with their answers or the session in which they are in flight."""
     marks = ", ".join("?" * count)
     return f"SELECT key, session, picos, label, score, options, status, reading, at FROM queries WHERE key IN ({marks})"

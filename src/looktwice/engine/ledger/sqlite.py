@@ -26,11 +26,11 @@ APPLICATION = int.from_bytes(b"lkt2", "big")
 CHECKPOINT = 4000
 """The pages in the write-ahead log that cause a checkpoint: 16 MB."""
 POLL = 0.0005
-"""Seconds between two tries to begin while another process writes."""
+"""Seconds between attempts to begin a transaction while another process writes."""
 ADDRESS = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:[/\\]|\bpassword=")
 """Matches the address of a database, also after conversion to a path; a Windows drive has one letter."""
 FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE}
-"""SQLite's error codes for a full disk; the last two are a quota, and a disk too full for shared memory."""
+"""SQLite's error codes for a full disk; the last two mean an exceeded quota, and a disk too full for shared memory."""
 BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 FORBIDDEN = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH}
 
@@ -60,7 +60,8 @@ class SqliteDatabase:
         self._db, self._reader = open_to_write(path), open_to_read(path)
 
     def let_go(self) -> None:
-        """Close the file before this process forks: a child that opens it would assume locks that it does not hold."""
+        """Close the file before this process forks, since a child that opens it would assume locks that it does not
+        hold."""
         self._lock.acquire()
         self._reading.acquire()
         self._reader.close()

@@ -39,12 +39,12 @@ MOST_TOGETHER = 500
 MOST_VALUES = 30_000
 """The maximum number of values per statement."""
 RAW_LIMIT = 262_144
-"""The largest reply that is stored, before compression; of a longer one only the reading is kept."""
+"""The maximum size of a stored reply, before compression; for a longer reply, only the parsed answer is stored."""
 
 BEAT = 5.0
 """Seconds between heartbeats of a session that has queries in flight."""
 DEAD = 30.0
-"""Seconds without a heartbeat after which a session of another machine counts as dead."""
+"""Seconds without a heartbeat after which a session on another machine is treated as dead."""
 
 Alive = Callable[[Sequence[Session], float], set[int]]
 """The ids of live sessions at a time of the ledger's clock."""
@@ -59,7 +59,7 @@ class Transaction:
         self._settled: list[tuple[Claim, Settled]] = []
         self._claims: list[Row] = []
         self._known: dict[bytes, Row] = {}
-        """The session of each query in flight, and the stored answers."""
+        """For each known query, the session in which it is in flight, or its stored answer."""
         self._spends: dict[int, Spend] = {}
         self._changes: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
         """Changes of the spend, by classifier and day."""
@@ -79,7 +79,7 @@ class Transaction:
         return int(rows[0][0]) if rows else 0
 
     def finish(self, number: int, beats: bool) -> None:
-        """Write all decisions, without committing; the first time, also remove sessions that were killed."""
+        """Write all decisions, without committing; the first call also removes sessions that were killed."""
         self.write_settled()
         self._insert(schema.claim_rows, self._claims)
         rows = [(who, day, *(change[name] for name in schema.SPEND)) for (who, day), change in self._changes.items()]
@@ -97,7 +97,8 @@ class Transaction:
         self._settled.append((claim, settled))
 
     def write_settled(self) -> None:
-        """Store answers, give back unsent and unbilled queries, and free those that stay counted."""
+        """Store answers, subtract unsent and unbilled queries from the spend, and release the other failed queries,
+        which stay in it."""
         answers: list[Row] = []
         returned: list[Row] = []
         freed: list[Row] = []
@@ -125,7 +126,8 @@ class Transaction:
         self.database.execute_many(schema.FREE, freed)
 
     def settle_batch(self, batch: int, results: Sequence[Settled]) -> None:
-        """Store results of a batch, each only once; those that left the batch were stored before."""
+        """Store results of a batch, each only once; results of queries that are no longer in the batch were stored
+        before."""
         rows = self.database.execute(
             "SELECT key, digest, view, seed, number, of, classifier, reserve, day FROM queries WHERE session = ?",
             (batch,),
@@ -208,7 +210,7 @@ class Transaction:
         return Wait(elsewhere=False) if waits else Claim(entry, who, reserve, self.today, self.now, picos)
 
     def living(self) -> set[int]:
-        """The live sessions, this one included."""
+        """The live sessions, including this one."""
         if self._living is None:
             rows = self.database.execute("SELECT id, host, pid, born, beat FROM sessions")
             self._living = self._alive([Session(*row) for row in rows], self.now) | {self.session.id}
@@ -223,7 +225,7 @@ class Transaction:
     def _first_send(self, who: int, rate: float) -> float:
         """The send time of the next query.
 
-        Send times are no further ahead than open claims justify, even if a clock was changed.
+        Send times are never later than the number of open claims requires, even if a clock was changed.
         """
         ((next_send,),) = self.database.execute("SELECT next_send FROM classifiers WHERE id = ?", (who,))
         claimed = self._granted[who] + sum(count for _, count in self._open_claims(who))
@@ -232,7 +234,7 @@ class Transaction:
     # What it costs ---------------------------------------------------------------------------------------------------
 
     def _spend(self, who: int) -> Spend:
-        """The spend so far, including that of this transaction."""
+        """The spend so far, including changes in this transaction."""
         if who not in self._spends:
             (row,) = self.database.execute(schema.SPENT, (self.today, self.today, who))
             self._spends[who] = Spend(*map(int, row))
@@ -247,7 +249,7 @@ class Transaction:
         self._changes[who, day].update({"queries": queries, "picos": picos, "answered": answered, **counts})
 
     def hold_budget(self, budget: Budget) -> Budget:
-        """The stored totals of a budget's scope; if there are none, its own are stored."""
+        """The budget with the totals stored for its scope; if there are none, its own totals are stored."""
         rows = self.database.execute("SELECT queries, micros FROM budgets WHERE scope = ?", (budget.scope,))
         if rows:
             return replace(budget, queries=rows[0][0], micros=rows[0][1])
@@ -255,11 +257,11 @@ class Transaction:
         return budget
 
     def forget_budget(self, scope: str) -> None:
-        """Forget the totals of this scope."""
+        """Delete the stored totals of this scope."""
         self.database.execute("DELETE FROM budgets WHERE scope = ?", (scope,))
 
     def set_alarm(self, profile: str, alarm: schema.Alarm | None) -> None:
-        """Raise an alarm, or count more pictures of an existing one; None ends it."""
+        """Start an alarm, or update the number of pictures in an existing one; None ends the alarm."""
         if alarm is None:
             self.database.execute("DELETE FROM alarms WHERE profile = ?", (profile,))
         else:
@@ -302,7 +304,8 @@ def new_session() -> Session:
 def living(sessions: Iterable[Session], now: float) -> set[int]:
     """The ids of the live sessions.
 
-    On this machine a session lives as long as its process, even if stopped; heartbeats are for other machines.
+    A session on this machine is live as long as its process exists, even if stopped; heartbeats are used for other
+    machines.
     """
     here = host()
     return {each.id for each in sessions if (_runs(each) if each.host == here else each.beat > now - DEAD)}
@@ -327,7 +330,7 @@ def birth(pid: int) -> str:
 
 
 def _runs(session: Session) -> bool:
-    """Whether the process of a session on this machine is still running, and not another with its id."""
+    """Whether the process of a session on this machine still exists; another process with the same id is recognised."""
     try:
         os.kill(session.pid, 0)
     except ProcessLookupError:
