@@ -76,8 +76,8 @@ def _listing(options: Mapping[str, object], init: Callable[..., None]) -> Signat
 class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A black-box classifier with calibrated confidence.
 
-    `fit` learns confidence, not labels: the classifier itself is unchanged. No query is sent twice as long as the ledger
-    exists; by default, all estimators of a process, including clones, share one ledger.
+    `fit` learns confidence, not labels: the classifier itself is unchanged. No query is sent twice as long as the
+    ledger exists; by default, all estimators of a process, including clones, share one ledger.
 
     Parameters:
         classifier: A description such as `onnx:model.onnx`, a TOML file, a function of one picture (or of a `batch`),
@@ -187,8 +187,8 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: PicturesLike) -> NDArray[np.generic]:
         """(n,): the label of each verdict, or the most probable one in `classes_`.
 
-        With tags, the shape is (n, len(classes_)), with 1 where a tag's probability is at least 0.5, as in scikit-learn's
-        multi-label output.
+        With tags, the shape is (n, len(classes_)), with 1 where a tag's probability is at least 0.5, as in
+        scikit-learn's multi-label output.
         """
         if self._of_tags():
             return (self.predict_proba(X) >= 0.5).astype(np.int64)
