@@ -5,7 +5,7 @@ LookTwiceError
 ├── DataError             inconsistent pictures and true labels, unreadable votes
 ├── ViewError             a view that cannot be read or rendered
 ├── FitError              labelled pictures that a calibrator cannot be fitted on
-│   └── UnscoredError     none of them could be scored
+│   └── UnscoredError     none or too few of them could be scored
 ├── ProfileError          a profile that is malformed, too new or for another classifier
 │   └── UntrustedError    a profile whose classifier the user has not approved
 ├── LedgerError           a ledger that cannot be opened, read or written
@@ -16,7 +16,7 @@ LookTwiceError
     ├── TransientError    a retry may succeed
     ├── PermanentError    a retry cannot succeed
     ├── QuotaError        the quota is exceeded
-    └── ChangedError      its answers have changed
+    └── ChangedError      the classifier's answers have changed
 
 Each message states in one line what happened, which value caused it, and what to do now; `code` identifies the cause.
 """
@@ -118,7 +118,7 @@ CODES = {
 
 
 class LookTwiceError(Exception):
-    """The base class. `code`, a key of CODES, identifies the cause for programs; the message is for people."""
+    """The base class of all errors. Programs should check `code`, a key of CODES; the message is for people."""
 
     code: str = "error"
 
@@ -207,15 +207,15 @@ class FleetError(LookTwiceError):
 class ClassifierError(LookTwiceError):
     """The classifier did not give an answer.
 
-    `sent` is False if the request certainly did not reach the classifier, `status` is the HTTP status of a complete
-    reply, and `billed` is False if nothing is charged: the classifier was not reached, or reported that it did not
-    process the request. A retry may succeed after `retry_after` seconds, if known; `garbled` is True if the reply was
-    invalid, which, like a status of 500, is rarely worth more than a few retries.
+    `sent` is False if the classifier was certainly not reached, and `status` is the HTTP status of a complete reply.
+    `billed` is False if nothing is charged: the classifier was not reached, or it reported that it did not process the
+    request. A retry may succeed after `retry_after` seconds, if known. `garbled` is True if the reply was invalid; like
+    a status of 500, an invalid reply is rarely worth more than a few retries.
     """
 
     code = "classifier-failed"
     by_status: ClassVar[dict[int, str]] = {}
-    """The codes by HTTP status; the key 0 applies to all other statuses."""
+    """The error code for each HTTP status; the key 0 is used for all other statuses."""
 
     def __init__(
         self,
@@ -253,19 +253,19 @@ class PermanentError(ClassifierError):
 
 
 class QuotaError(ClassifierError):
-    """The quota is exceeded, either until it is raised or for `retry_after` seconds."""
+    """The quota is exceeded; queries fail until it is raised, or for `retry_after` seconds."""
 
     code = "quota-exceeded"
 
 
 class ChangedError(ClassifierError):
-    """Its answers have changed."""
+    """The classifier's answers have changed."""
 
     code = "classifier-changed"
 
 
 def shown(name: str) -> str:
-    """The name for printing in a terminal: quoted and escaped if it contains control characters or is empty."""
+    """Prepare a name for printing in a terminal: it is quoted and escaped if it is empty or has control characters."""
     return name if name and name.isprintable() else repr(name)
 
 

@@ -34,7 +34,7 @@ NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 HOLDER = b"looktwice in process "
 """The beginning of looktwice's lock files."""
 LOCKED = (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
-"""The system's error numbers for a lock held by another process."""
+"""The `errno` values for a lock held by another process."""
 
 
 Kind = Literal["text", "texts", "whole", "number", "flag", "bytes"]
@@ -42,7 +42,7 @@ Columns = Mapping[str, "Kind | Columns"]
 """The columns of a table with their types, in order; nested columns are lists of records."""
 Rows = Iterable[Sequence[object]]
 UNKNOWN = "backslashreplace"
-"""The escape of bytes in file names that are not UTF-8: `\\udcff` for ff, as in JSON."""
+"""The error handler that escapes non-UTF-8 bytes in file names: ff becomes `\\udcff`, as in JSON."""
 FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
 """Matches cells that a spreadsheet would run as a formula, including cells to which `to_cell` has added a quotation
 mark."""
@@ -52,9 +52,9 @@ BLOCK = 10_000
 
 
 def check_writable(path: Path, kinds: Sequence[str] = ()) -> None:
-    """Raise an error if a result cannot be written, before any query is paid for.
+    """Raise an error, before any query is paid for, if a result cannot be written.
 
-    `kinds` are the allowed extensions; any by default.
+    `kinds` lists the allowed extensions; every extension is allowed by default.
     """
     if kinds and path.suffix not in kinds:
         raise DataError(
@@ -64,7 +64,7 @@ def check_writable(path: Path, kinds: Sequence[str] = ()) -> None:
         arrow()
     if path.is_dir():
         raise DataError(f"{str(path)!r} is a folder; specify a file in it", code="file-unwritable")
-    if path.exists() and not path.is_file():  # a device or a pipe takes what comes
+    if path.exists() and not path.is_file():  # devices and pipes are written directly
         return
     _spare_databases(path)
     folder = (Path(os.path.realpath(path)) if path.is_symlink() else path).parent
@@ -107,7 +107,7 @@ def make_folder(path: Path) -> None:
 
 
 def arrow() -> tuple[ModuleType, ModuleType]:
-    """pyarrow and its Parquet module."""
+    """Import pyarrow and its Parquet module; raises MissingExtra if pyarrow is not installed."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -117,9 +117,9 @@ def arrow() -> tuple[ModuleType, ModuleType]:
 
 
 def _spare_databases(path: Path) -> None:
-    """Raise an error rather than replace a ledger or any other SQLite database.
+    """Raise an error if the file is a ledger or any other SQLite database, so that it is not replaced.
 
-    The check uses SQLite, since opening and closing the file directly would drop this process's locks.
+    The file is checked through SQLite: opening and closing it directly would release this process's locks.
     """
     with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
         if db.execute("PRAGMA page_count").fetchone()[0]:
@@ -131,7 +131,7 @@ def _spare_databases(path: Path) -> None:
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Context manager: a temporary path whose file replaces the target once complete."""
+    """Context manager: yields a temporary path; on success, the file at this path replaces the target."""
     if path.exists() and not path.is_file():  # a pipe has no real path
         try:
             yield path
@@ -164,16 +164,16 @@ def _unwritten(path: Path, error: OSError) -> DataError:
 
 
 def write(path: Path, text: str) -> None:
-    """Write text as UTF-8 atomically; surrogates, as in file names, are escaped."""
+    """Write text atomically as UTF-8; surrogates, which file names may contain, are escaped."""
     with atomic(path) as part:
         part.write_text(text, "utf-8", "backslashreplace")
 
 
 def open_own(path: Path, beginning: bytes, buffering: int = -1) -> IO[bytes]:
-    """Open or create a file beside a result, to read and append; raises a DataError for files of other programs.
+    """Open or create a file beside a result for reading and appending.
 
-    `beginning` identifies looktwice's files; an empty file, or one that contains only a prefix of `beginning`, is
-    treated as one of them.
+    Files made by looktwice start with `beginning`; an empty file, or a file with only a prefix of `beginning`, is also
+    accepted. Raises a DataError for files made by other programs.
     """
     try:
         file = open(path, "a+b", buffering, opener=lambda name, flags: os.open(name, flags | NO_LINKS, 0o666))  # noqa: SIM115
@@ -193,9 +193,10 @@ def open_own(path: Path, beginning: bytes, buffering: int = -1) -> IO[bytes]:
 
 
 class FileLock:
-    """A lock against other runs writing the same file, on this machine and across shared file systems with locks.
+    """A lock that prevents other runs from writing the same file.
 
-    The lock ends with the process; `OUT.lock` only records who holds it.
+    It works on this machine, and across shared file systems that support locks. The lock is released when the process
+    ends; `OUT.lock` only records which process holds it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -203,7 +204,7 @@ class FileLock:
         self._place = path.with_name(path.name + ".lock")
         try:
             while not self._take():
-                self._file.close()  # the run before has removed what was opened here
+                self._file.close()  # the previous run has removed the file that was opened here
         except OSError as error:
             if error.errno not in LOCKED:
                 raise DataError(
@@ -292,7 +293,7 @@ def _write_csv(path: Path, columns: Columns, rows: Rows) -> None:
 
 
 def to_cell(text: str) -> str:
-    """Escape a CSV cell: text that a spreadsheet would run gets a leading quotation mark.
+    """Escape a CSV cell: text that a spreadsheet would run as a formula is prefixed with a quotation mark.
 
     >>> [to_cell(text) for text in ("=1+1", "-1", "cat", "'=1+1")]
     ["'=1+1", '-1', 'cat', "''=1+1"]
@@ -306,7 +307,7 @@ def from_cell(cell: str) -> str:
 
 
 def join_tags(tags: Iterable[str]) -> str:
-    """Join tags with semicolons; tags with semicolons are quoted.
+    """Join tags with semicolons; tags that contain a semicolon are quoted.
 
     >>> join_tags(["cat", "dog"]), join_tags(["black; white"])
     ('cat;dog', '"black; white"')
@@ -350,4 +351,4 @@ WRITERS: dict[str, Callable[[Path, Columns, Rows], None]] = {
     ".parquet": _write_parquet,
 }
 ENDINGS = tuple(WRITERS)
-"""The writers by file extension."""
+"""The supported file extensions of tables."""

@@ -1,12 +1,12 @@
 """Amazon Rekognition and SageMaker, by requests that botocore signs (extra `aws`).
 
     connector = "rekognition"
-    labels = ["Dog", "Cat"]               # only these count; all that Rekognition knows if left out
+    labels = ["Dog", "Cat"]               # only these are used; all Rekognition labels if left out
     min_confidence = 0.0                  # in per cent
     price = "0.001"
 
     connector = "rekognition"
-    detect = "moderation"                 # DetectModerationLabels; a label and those above it are tags each
+    detect = "moderation"                 # DetectModerationLabels; a label and its parent labels are all tags
 
     connector = "rekognition"
     model = "arn:aws:rekognition:eu-west-1:123456789012:project/birds/version/birds.1/1234567890123"
@@ -16,8 +16,8 @@
     label = "[].label"                    # JMESPath into the JSON reply, as for the HTTP connector: label, score,
     score = "[].score"                    # answer, labels, rename, empty
 
-Rekognition's own labels are tags, of which several may be true of a picture (`answer = "tags"`); those of a Custom
-Labels model are one label per picture unless its description says otherwise.
+Rekognition's own labels are tags: several may apply to one picture (`answer = "tags"`). A Custom Labels model returns
+one label per picture unless its description sets `answer`.
 
 Keys and region come from the usual sources of AWS programs (AWS_ACCESS_KEY_ID, AWS_PROFILE, AWS_REGION, a role);
 `region` sets the region. Size limits are checked before a query is paid for.
@@ -61,7 +61,7 @@ OPERATIONS = {
     ("moderation", False): ("DetectModerationLabels", "ModerationLabels", ""),
     ("moderation", True): ("DetectModerationLabels", "ModerationLabels", "ProjectVersion"),
 }
-"""The operation, the field of its reply and that of the model, by `detect` and whether there is a model."""
+"""The operation, the reply field and the model parameter, by `detect` and whether a model is set."""
 
 STATUSES = {
     "AccessDeniedException": 403,
@@ -89,7 +89,7 @@ STATUSES = {
     "TooManyRequestsException": 429,
     "UnrecognizedClientException": 401,
 }
-"""The HTTP status that corresponds to an AWS error, which AWS often sends with 400."""
+"""The HTTP status that corresponds to each AWS error; AWS itself often sends these errors with status 400."""
 VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
@@ -110,7 +110,7 @@ class Account(HttpSettings):
 
 
 class Rekognition(Account):
-    """DetectLabels, or DetectCustomLabels with a model; DetectModerationLabels, with an adapter if there is a model."""
+    """The settings of DetectLabels, DetectCustomLabels (with a model) or DetectModerationLabels (with an adapter)."""
 
     detect: Literal["labels", "moderation"] = "labels"
     model: str | None = Field(default=None, description="version ARN of a Custom Labels model or of an adapter")
@@ -127,7 +127,7 @@ class Rekognition(Account):
 
 
 class SageMaker(Account, Paths):
-    """InvokeEndpoint with an encoded picture."""
+    """The settings of InvokeEndpoint, which receives an encoded picture."""
 
     endpoint: str = Field(min_length=1)
     variant: str | None = None
@@ -155,7 +155,7 @@ class AwsClassifier(ABC):
         self.region = description.region or os.environ.get("AWS_REGION") or self._session.get_config_variable("region")
         if not self.region:
             raise PermanentError('AWS needs a region; set region = "…" in the description, or AWS_REGION')
-        # A client that asks nothing: it knows the address, also from AWS_ENDPOINT_URL and profiles.
+        # This client sends nothing: it only resolves the address, also from AWS_ENDPOINT_URL and profiles.
         client = self._session.create_client(service, self.region, endpoint_url=description.endpoint_url)
         self._encoding = description.encoding
         self._url = client.meta.endpoint_url.rstrip("/") + path
@@ -172,7 +172,7 @@ class AwsClassifier(ABC):
 
     async def label(self, batch: Sequence[bytes]) -> list[Answer]:
         requests = map(self._request, batch)
-        # Signed in a thread, which hashes the body and may fetch new credentials.
+        # Signed in a thread, because signing hashes the body and may fetch new credentials.
         return [
             self._answer(await self._endpoint.send(body, await asyncio.to_thread(self._signed, body, headers)))
             for body, headers in requests
@@ -186,14 +186,14 @@ class AwsClassifier(ABC):
 
     @abstractmethod
     def _request(self, file: bytes) -> tuple[bytes, Mapping[str, str]]:
-        """The request body for an encoded picture, and its specific headers."""
+        """The request body for an encoded picture, and the headers specific to this request."""
 
     @abstractmethod
     def _answer(self, reply: Reply) -> Answer:
         """The answer in a reply."""
 
     def _signed(self, body: bytes, headers: Mapping[str, str]) -> dict[str, str]:
-        """The headers of a request with its signature, by the current credentials; those of a role change over time."""
+        """The headers of a request, signed with the current credentials; the credentials of a role change over time."""
         from botocore.auth import SigV4Auth
         from botocore.awsrequest import AWSRequest
         from botocore.exceptions import BotoCoreError
@@ -216,7 +216,7 @@ class AwsClassifier(ABC):
 
 
 class RekognitionClassifier(AwsClassifier):
-    """Rekognition's labels, its moderation labels, or those of a Custom Labels model."""
+    """Rekognition's labels or moderation labels, or the labels of a Custom Labels model."""
 
     def __init__(self, description: Rekognition, labels: tuple[str, ...] | None) -> None:
         operation, self._field, model = OPERATIONS[description.detect, description.model is not None]
@@ -280,13 +280,13 @@ class SageMakerClassifier(AwsClassifier):
 
 
 def connect_rekognition(address: str, settings: Settings) -> Classifier[bytes]:
-    """`rekognition:`, `rekognition:ARN` of a Custom Labels model, or the settings of a TOML file."""
+    """Connect `rekognition:`, `rekognition:ARN` (a Custom Labels model), or the settings of a TOML file."""
     description = described(Rekognition, {"model": address or None, **settings})
     return RekognitionClassifier(description, labels_of(description.labels, settings))
 
 
 def connect_sagemaker(address: str, settings: Settings) -> Classifier[bytes]:
-    """`sagemaker:endpoint`, whose reply is {"label": …}, or the settings of a TOML file."""
+    """Connect `sagemaker:endpoint`, which must reply with {"label": …}, or the settings of a TOML file."""
     description = described(SageMaker, {"endpoint": address, **settings})
     return SageMakerClassifier(description, labels_of(description.labels, settings))
 
@@ -299,7 +299,7 @@ def _parts(description: Account, region: str) -> dict[str, object]:
 
 
 def _restated(reply: Reply) -> Reply:
-    """A refusal with the status that its error code means; that of a SageMaker model counts as the model's own."""
+    """Set the HTTP status for the AWS error code of a refusal; a server error of a SageMaker model becomes 503."""
     try:
         told: Any = json.loads(reply.body)
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
 """The interface of black-box classifiers, and the mapping of their answers to labels.
 
-A ledger stores a classifier's own words, which are mapped to labels on reading: a text is a label unless it is renamed,
-and `#3` is the label at position 3. Names can therefore change without new queries.
+A ledger stores the words that a classifier returned. They are mapped to labels when they are read: a text is a label
+unless it is renamed, and `#3` is the label at position 3. Labels can therefore be renamed without new queries.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ Prepared = TypeVar("Prepared")
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits and prices of a classifier; of these only the working size affects its answers."""
+    """The limits and prices of a classifier; only the working size affects its answers."""
 
     batch: int = 1
     """The batch size."""
     concurrency: int = 8
-    """Concurrent calls."""
+    """The maximum number of concurrent calls."""
     per_second: float | None = None
-    """Allowed queries per second."""
+    """The maximum number of queries per second."""
     price_micros: int = 0
     """The price of a query, in millionths of the currency."""
     local: bool = False
-    """Whether it runs on this machine and is free, so that answers need no ledger."""
+    """Whether the classifier runs on this machine and is free, so that its answers need not be stored in a ledger."""
     working_size: WorkingSize = PHOTO
-    """The working size: larger pictures give the same answers."""
+    """The working size; larger pictures would give the same answers."""
     jpeg_above: int | None = None
     """The longer side in pixels above which JPEG is sent instead of PNG."""
 
     def sent_as(self, height: int, width: int) -> str:
-        """The encoding of a picture of this size if it differs from that in the fingerprint; otherwise empty."""
+        """The encoding used for pictures of this size; empty if it is the encoding in the fingerprint."""
         return "jpeg 4:4:4" if self.jpeg_above and max(height, width) > self.jpeg_above else ""
 
 
@@ -57,7 +57,7 @@ class Prompted(Protocol):
     """A classifier that takes a prompt, so that views can change the wording."""
 
     def words(self, phrasing: Phrasing) -> str:
-        """The prompt in this wording; raises a PermanentError if it is not possible."""
+        """The prompt in this wording; raises a PermanentError if the wording is not supported."""
 
     def prepare_as(self, pixels: Pixels, phrasing: Phrasing) -> object:
         """Prepare one picture, with the prompt in this wording."""
@@ -67,14 +67,14 @@ class Weight(NamedTuple):
     """The billed parts of a query that are known before it is sent."""
 
     characters: int
-    """The bytes of its text, and of the schema of its answer."""
+    """The number of bytes in the text and in the answer schema."""
     bytes: int
-    """The bytes of the request without the picture."""
+    """The size of the request without the picture, in bytes."""
     height: int
     width: int
     """The size of the picture as sent."""
     detail: str | None
-    """The requested level of detail, if the vendor has one."""
+    """The requested level of detail, if the vendor supports this setting."""
     output: int
     """The expected number of tokens of an answer."""
     most_output: int | None
@@ -97,23 +97,23 @@ class Metered(Protocol):
 class Classifier(Protocol, Generic[Prepared]):
     """A black-box classifier: pictures in, labels out.
 
-    If its answers are not labels yet, it also has `names`, a `Naming`.
+    A classifier whose answers must be mapped to labels also has an attribute `names`, a `Naming`.
     """
 
     @property
     def fingerprint(self) -> str:
-        """A digest of everything that can change its answers; contains no secret."""
+        """A digest of everything that can change the answers; it contains no secrets."""
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        """All labels it can return, if known."""
+        """All labels that the classifier can return, or None if they are unknown."""
 
     @property
     def limits(self) -> Limits:
         """The limits and prices of the classifier."""
 
     def prepare(self, pixels: Pixels) -> Prepared:
-        """Prepare one picture; processor work that runs in threads, before anything is paid."""
+        """Prepare one picture for sending; this runs in threads, before any query is paid for."""
 
     async def label(self, batch: Sequence[Prepared]) -> list[Answer]:
         """Return one answer per picture, in order; raises a ClassifierError on failure."""
@@ -124,7 +124,7 @@ class Classifier(Protocol, Generic[Prepared]):
 
 @runtime_checkable
 class Rereadable(Protocol):
-    """A classifier whose stored replies can be read again in another way, without queries."""
+    """A classifier whose stored replies can be read again with different settings, without new queries."""
 
     @property
     def reading(self) -> str:
@@ -135,22 +135,22 @@ class Rereadable(Protocol):
 
 
 AnyClassifier = Classifier[Any]
-"""A classifier with any prepared form of a picture."""
+"""A classifier with any type of prepared picture."""
 
 
 def fingerprint(kind: str, parts: Mapping[str, object]) -> str:
-    """A short tagged hash of everything that can change answers."""
+    """A short hash, prefixed with a tag, of everything that can change the answers."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return f"{kind}:{hashlib.blake2b(text.encode(), digest_size=12, person=b'looktwice').hexdigest()}"
 
 
 def reading(classifier: AnyClassifier) -> str:
-    """The digest of what is read from a classifier's replies; empty if that is part of the fingerprint."""
+    """The digest of how a classifier's replies are read; empty if this is part of the fingerprint."""
     return classifier.reading if isinstance(classifier, Rereadable) else ""
 
 
 def size_in_bytes(prepared: object) -> int | None:
-    """The size of a prepared picture in a request; None if it is unknown."""
+    """The size of a prepared picture in a request; returns None if the size is unknown."""
     if isinstance(prepared, bytes):
         return len(prepared)
     if isinstance(prepared, np.ndarray):
@@ -178,11 +178,11 @@ Option = tuple[str, float | None]
 """A label of a ranked list, and its score if it has one."""
 
 AnswerKind = Literal["label", "tags"]
-"""The kind of answers: one label, or any number of tags."""
+"""The type of answers: one label, or any number of tags."""
 
 
 Usage = tuple[tuple[str, int], ...]
-"""The usage of an answer, as counted and named by the classifier: `(("input_tokens", 300), …)`."""
+"""The token usage of an answer, with the classifier's own counts and field names: `(("input_tokens", 300), …)`."""
 
 
 class Tokens(NamedTuple):
@@ -192,13 +192,13 @@ class Tokens(NamedTuple):
     """Input tokens, including those from a cache."""
     output: int = 0
     cached: int = 0
-    """Those of the input that were read from a cache."""
+    """Input tokens that were read from a cache."""
     written: int = 0
     """Input tokens that were written to a cache, if these have a separate price."""
 
 
 FARTHEST = 1e300
-"""Replaces infinite logits: the difference of two is still finite."""
+"""The value that replaces infinite logits; the difference of two such values is still finite."""
 
 
 def probabilities(scores: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -222,16 +222,16 @@ class Answer:
 
     label: str
     score: float | None = None
-    """The classifier's score of the label, on its own scale."""
+    """The classifier's score for the label, on the classifier's own scale."""
     status: int | None = None
     raw: bytes | None = None
     options: tuple[Option, ...] = ()
-    """The first labels of its ranked list, at most KEPT_OPTIONS, if it returned one."""
+    """The first labels, at most KEPT_OPTIONS, of the ranked list, if the classifier returned one."""
     usage: Usage = ()
-    """Its usage, if reported."""
+    """The token usage, if reported."""
 
     def listed(self) -> tuple[Option, ...]:
-        """Its ranked list; only the label if it has just a score, and empty if it has neither."""
+        """The ranked list; without one, only the label and its score, or nothing if there is no score."""
         return self.options or (() if self.score is None else ((self.label, self.score),))
 
 
@@ -243,14 +243,14 @@ class Naming(Protocol):
 
     @property
     def renames(self) -> Mapping[str, str]:
-        """The renamed words, as far as they can be listed."""
+        """The renamed words, if they can be listed."""
 
     def label(self, word: str) -> str:
-        """The label of a word; NO_LABEL if there is none."""
+        """The label of a word; returns NO_LABEL if the word has none."""
 
 
 class Plain:
-    """Words that are labels."""
+    """A naming in which each word is already a label."""
 
     renames: Mapping[str, str] = MappingProxyType({})
 
@@ -259,13 +259,13 @@ class Plain:
 
 
 def names_of(classifier: AnyClassifier) -> Naming:
-    """The naming of a classifier's answers."""
+    """The naming that maps a classifier's answers to labels."""
     names: Naming = getattr(classifier, "names", Plain())
     return names
 
 
 def why_none(names: Naming, word: str) -> str:
-    """A message on why a word has no label; `why_none` of the naming may add a reason."""
+    """A message that explains why a word has no label; the method `why_none` of the naming may provide a reason."""
     tell: Callable[[str], str] | None = getattr(names, "why_none", None)
     return "the classifier's answer contained no label" + (f": {tell(word)}" if tell else "")
 
@@ -301,7 +301,7 @@ class Names:
 
 
 class Renamed:
-    """Renames labels of another naming."""
+    """Renames the labels that another naming returns."""
 
     def __init__(self, names: Naming, rename: Mapping[str, str]) -> None:
         self._names, self._rename = names, rename
@@ -318,8 +318,8 @@ class Renamed:
 def merged(names: Naming, answer: Answer) -> tuple[Option, ...]:
     """Map a ranked list to labels; words with the same label are merged at the better rank.
 
-    Their scores are summed, as those of parts of one class. A repeated word counts once, at the better rank: a detector
-    lists a class once per object.
+    The scores of different words are summed, since they are treated as parts of one class. A repeated word is used only
+    once, at its better rank, since a detector lists a class once per object.
     """
     words: dict[str, float | None] = {}
     scores: dict[str, float | None] = {}
@@ -335,15 +335,15 @@ def merged(names: Naming, answer: Answer) -> tuple[Option, ...]:
 
 
 def answer_kind(classifier: AnyClassifier) -> AnswerKind:
-    """The kind of a classifier's answers; one label by default."""
+    """The type of a classifier's answers; one label by default."""
     kind: AnswerKind = getattr(classifier, "answer_kind", "label")
     return kind
 
 
 def tags(names: Naming, answer: Answer) -> tuple[Option, ...]:
-    """Map an answer to tags, in its order; an answer without a label has none.
+    """Map an answer to tags, in the order of the answer; an answer without a label has no tags.
 
-    Words with the same tag are merged with the largest of their scores.
+    Words with the same tag are merged, and the largest of their scores is used.
     """
     scores: dict[str, float | None] = {}
     for word, score in answer.listed():

@@ -1,4 +1,4 @@
-"""A program on this machine: it gets the path of a PNG file and prints the label as its last line.
+"""A program on this machine that receives the path of a PNG file and prints the label as its last line.
 
     command:./classify --model birds.bin {image}
 
@@ -13,9 +13,9 @@ In place of a label the last line may be JSON: a label with a score, or a ranked
     {"label": "cat", "score": 0.91}
     [{"label": "cat", "score": 0.91}, {"label": "dog", "score": 0.06}]
 
-No shell is involved. The program inherits the environment, keys included; `${NAME}` in the command stands for the value
-of an environment variable, which others on this machine can see while the program runs.
-Exit code 0 means an answer, 75 (EX_TEMPFAIL) a transient failure, any other a permanent one.
+The command is not run by a shell. The program inherits the environment, including keys. `${NAME}` in the command is
+replaced by the value of an environment variable; other users of this machine can see it while the program runs.
+Exit code 0 means an answer, 75 (EX_TEMPFAIL) a transient failure, and any other code a permanent failure.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ EX_TEMPFAIL = 75
 FOLDERS = ("PWD", "OLDPWD")
 """Environment variables that are not treated as secrets."""
 SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY)
-"""Errors of starting a program that are transient."""
+"""Transient errors when a program is started."""
 
 
 class CommandDescription(BaseModel):
@@ -112,7 +112,7 @@ class CommandClassifier:
         self._words = shlex.split(description.command)
         self._secrets = Secrets()
         self._filled = [self._secrets.fill(word) for word in self._words]
-        for name, value in os.environ.items():  # which the program inherits, and may repeat
+        for name, value in os.environ.items():  # the program inherits these, and may print them
             if is_secret(name) and name not in FOLDERS and len(value.strip().encode()) >= LEAST:
                 self._secrets.add(name, value.strip())
         if shutil.which(str(_place(self._words[0], folder))) is None:
@@ -132,7 +132,7 @@ class CommandClassifier:
         return [await self._one(file) for file in batch]
 
     async def close(self) -> None:
-        """Nothing to release: no program outlives its query."""
+        """Do nothing: every program ends with its query."""
 
     async def _one(self, file: bytes) -> Answer:
         with tempfile.TemporaryDirectory(prefix="looktwice-") as folder:
@@ -143,7 +143,7 @@ class CommandClassifier:
             return self._answer(process.returncode or 0, output, errors)
 
     async def _started(self, path: Path) -> Process:
-        """Start the program; if the query is cancelled it is ended, and never left half started."""
+        """Start the program; if the query is cancelled meanwhile, the program is ended."""
         starting = asyncio.create_task(self._start(path))
         try:
             return await asyncio.shield(starting)
@@ -167,7 +167,7 @@ class CommandClassifier:
             ) from None
 
     async def _watched(self, process: Process) -> tuple[bytes, bytes]:
-        """Read the output of a program, which is ended after its timeout or if the query is cancelled."""
+        """Read the output of a program; the program is ended after its timeout or if the query is cancelled."""
         seconds = self._description.timeout
         try:
             return await asyncio.wait_for(self._read(process), seconds)
@@ -237,14 +237,14 @@ class CommandClassifier:
 
 
 def connect(address: str, settings: Settings) -> Classifier[bytes]:
-    """`command:./classify {image}`, or the settings of a TOML file."""
+    """Connect `command:./classify {image}`, or the settings of a TOML file."""
     require_posix("a program as a classifier")
     values = {"command": address, **settings} if address else settings
     return CommandClassifier(described(CommandDescription, values), folder_of(settings))
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The options and values of a command line, `--name=value` or `--name value`; other words have no name."""
+    """The options and values of a command line, `--name=value` or `--name value`; other arguments have no name."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         name, separator, value = word.partition("=")
         argument = value if separator else following
@@ -254,7 +254,7 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _place(program: str, folder: Path) -> Path | str:
-    """Resolve a program: a path is relative to the folder, a bare name is looked up by the system."""
+    """Resolve the path of a program: a path is relative to the folder, and a bare name is searched for in PATH."""
     return folder.absolute() / program if os.sep in program else program
 
 
@@ -285,13 +285,13 @@ async def _capped(process: Process, stream: asyncio.StreamReader | None) -> byte
 
 
 def _kill(process: Process) -> None:
-    """End a program and its child processes, which may outlive it."""
+    """End a program and its child processes, which may still be running after the program has ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 async def _end(process: Process) -> None:
     _kill(process)
-    # Reading what is left lets the pipes close; a child that fled into a session of its own could hold them open.
+    # Reading the remaining output lets the pipes close; a child in its own session could keep them open.
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(process.communicate(), 1.0)

@@ -3,16 +3,16 @@
     connector = "http"
     url = "https://api.example.com/v1/{model}/classify"
     headers = { authorization = "Bearer ${EXAMPLE_KEY}" }  # ${NAME} is a secret, read from the environment
-    values = { model = "birds-2" }                         # {name} is not: it is part of the fingerprint
+    values = { model = "birds-2" }                         # {name} is no secret: it is in the fingerprint
     body = { kind = "json", template = { image = "{image_base64}", size = ["{width}", "{height}"] } }
     label = "predictions[].name"                           # JMESPath, https://jmespath.org
     score = "predictions[].confidence"
     price = "0.0015"
 
 Templates support {image_base64}, {image_data_url}, {width}, {height} and {pixels}. When paths return lists, the label
-with the largest score counts (the first one on ties, or without a score path); an empty list is an answer without a
-label. Without a label path, the label is the position of the largest score. With `answer = "tags"` all labels of a list
-count, since several may apply to a picture. `preset = "google-vision"` starts from a description in the package, whose
+with the largest score is used (the first one on ties, or without a score path); an empty list is an answer without a
+label. Without a label path, the label is the position of the largest score. With `answer = "tags"` all labels in a list
+are used, since several may apply to a picture. `preset = "google-vision"` loads a description from the package; its
 settings can be overridden.
 """
 
@@ -50,7 +50,7 @@ Fill = Callable[[str], str]
 
 
 class Raw(BaseModel):
-    """The file itself as the body."""
+    """A body that is the file itself."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     kind: Literal["raw"] = "raw"
@@ -58,7 +58,7 @@ class Raw(BaseModel):
 
 
 class Base64(BaseModel):
-    """The file as base64 text."""
+    """A body with the file as base64 text."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     kind: Literal["base64"] = "base64"
@@ -66,7 +66,7 @@ class Base64(BaseModel):
 
 
 class Multipart(BaseModel):
-    """The file as a field of a form."""
+    """A body with the file as a form field."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     kind: Literal["multipart"] = "multipart"
@@ -76,7 +76,7 @@ class Multipart(BaseModel):
 
 
 class Json(BaseModel):
-    """A JSON value with the picture inside it."""
+    """A JSON body that contains the picture."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     kind: Literal["json"] = "json"
@@ -93,7 +93,7 @@ class Json(BaseModel):
 
 
 class Numbers(Preprocessing):
-    """The value of {pixels}: nested lists, of integers 0 to 255 unless they are normalised."""
+    """The value of {pixels}: nested lists of numbers, which are integers from 0 to 255 unless normalised."""
 
     size: tuple[int, int] | None = Field(default=None, description="height, width; the picture's own if left out")
     layout: Literal["hwc", "chw"] = "hwc"
@@ -111,7 +111,7 @@ Body = Raw | Base64 | Multipart | Json
 
 
 class HttpDescription(HttpSettings, Paths):
-    """The settings of the request and of reading the reply."""
+    """The settings for creating the request and reading the reply."""
 
     url: str
     method: Literal["POST", "PUT", "PATCH"] = "POST"
@@ -140,7 +140,7 @@ class HttpDescription(HttpSettings, Paths):
 
 
 class HttpClassifier:
-    """A server that takes one request per picture."""
+    """A server that receives one request per picture."""
 
     def __init__(self, description: HttpDescription, labels: tuple[str, ...] | None) -> None:
         secrets = Secrets()
@@ -155,10 +155,10 @@ class HttpClassifier:
         self._transport = Transport(description, secrets)
         typed = {"content-type": content_type} if content_type else {}
         self._untyped = "content-type" not in typed | headers
-        """Whether the content type is that of each file."""
+        """Whether each request has the content type of its file."""
         self._endpoint = self._transport.endpoint(description.method, url, typed | headers)
         self._description = description
-        # A text is the label itself, wherever JSON would hold it.
+        # A text reply is the label itself, regardless of the label path.
         plain = {"label": "@", "score": "", "error": "", "answer": "label"} if description.reply == "text" else {}
         self._reader = Reader(description.model_copy(update=plain), labels)
         self.names = Names(labels, description.rename, description.empty)
@@ -189,12 +189,12 @@ class HttpClassifier:
 
 
 def connect(address: str, settings: Settings) -> Classifier[bytes]:
-    """`http://host/path`, which takes a PNG and replies with {"label": …}, or the settings of a TOML file."""
+    """Connect `http://host/path`, which gets a PNG and replies with {"label": …}, or the settings of a TOML file."""
     return _connect({"url": address, **settings} if address else settings)
 
 
 def connect_preset(address: str, settings: Settings) -> Classifier[bytes]:
-    """`preset:name`, or `preset:name?project=p&endpoint=e` with the values that it needs."""
+    """Connect `preset:name`, or `preset:name?project=p&endpoint=e` with the values that the preset needs."""
     name, _, values = address.partition("?")
     return _connect({**settings, "preset": name, "values": dict(parse_qsl(values))})
 
@@ -222,7 +222,7 @@ def _connect(settings: Settings) -> HttpClassifier:
 
 
 def merge_preset(settings: Settings) -> dict[str, object]:
-    """Apply the settings to the preset that they name, if any."""
+    """Load the preset specified in the settings, if any, and apply the other settings to it."""
     if "preset" in settings:
         start = tomllib.loads(preset(str(settings["preset"])))
         settings = _changed(start, {key: value for key, value in settings.items() if key != "preset"})
@@ -230,7 +230,7 @@ def merge_preset(settings: Settings) -> dict[str, object]:
 
 
 def _changed(start: Mapping[str, object], changes: Settings) -> dict[str, object]:
-    """The preset overridden by the user's settings; tables are merged, except the body, which is replaced."""
+    """The preset with the user's settings applied: tables are merged, but the body is replaced."""
     both = {**start, **changes}
     for key, value in changes.items():
         before = start.get(key)
@@ -250,7 +250,7 @@ def _parts(description: HttpDescription) -> dict[str, object]:
 
 
 def _with_values(settings: Settings) -> Settings:
-    """Substitute values for {name} in the settings; those of the address are quoted."""
+    """Substitute values for {name} in the settings; values in the address are percent-encoded."""
     values, url = settings.get("values", {}), settings.get("url")
     if not isinstance(values, Mapping) or not isinstance(url, str):
         return settings  # which validation refuses
@@ -275,7 +275,7 @@ def _missing(name: str) -> PermanentError:
 
 
 def _each_text(value: Any, change: Fill) -> Any:
-    """A JSON value with each of its strings changed."""
+    """Apply a function to every string in a JSON value."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list):
@@ -286,7 +286,7 @@ def _each_text(value: Any, change: Fill) -> Any:
 
 
 def _texts(name: str, value: object) -> Iterator[tuple[str, str]]:
-    """Every string in a JSON value that is not a placeholder of the picture, with the nearest name."""
+    """Every string in a JSON value that is not a picture placeholder, with its nearest enclosing key."""
     if isinstance(value, str) and value.strip("{}") not in PICTURE_NAMES:
         yield name, value
     elif isinstance(value, Mapping):
@@ -305,7 +305,7 @@ def _limits(description: HttpDescription, encoding: Encoding) -> Limits:
 
 
 def _body(description: HttpDescription, encoding: Encoding, secrets: Secrets) -> tuple[str | None, Build]:
-    """The content type of bodies, None if it is that of the file, and a function that encodes the body."""
+    """The content type of the body (None to use the content type of the file), and a function that encodes the body."""
     body = description.body
     if isinstance(body, Raw):
         return body.content_type, encoding.encode
@@ -317,7 +317,7 @@ def _body(description: HttpDescription, encoding: Encoding, secrets: Secrets) ->
 
 
 def _multipart(body: Multipart, encoding: Encoding, secrets: Secrets) -> tuple[str, Build]:
-    # Drawn at random, so that no picture holds it.
+    # A random boundary, so that no picture contains it.
     boundary = f"looktwice-{chance.token_hex(16)}"
     fields = {name: secrets.fill(value) for name, value in body.fields.items()}
 

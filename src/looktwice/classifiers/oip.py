@@ -2,19 +2,19 @@
 
     connector = "oip"
     url = "http://host:8000/model"        # or http://host:8000/model/versions/3; a string: oip+http://host:8000/model
-    labels = ["cat", "dog"]               # or the name of a text file with one label a line
+    labels = ["cat", "dog"]               # or the name of a text file with one label per line
     crop = 0.875                          # the settings of the ONNX connector, for models that take numbers:
     channels = "rgb"                      # crop, resize, channels, scale, mean, std
     scale = 255.0
     headers = { authorization = "Bearer ${OIP_TOKEN}" }
 
-The server is asked once for the name, shape and type of the model's input and output, when they are first needed.
-Numbers (FP16, FP32, FP64, UINT8) are sent in the shape the model names; a model that takes BYTES gets the encoded
-file. Where `input`, `datatype` and `shape` are described, the server is not asked about the model at all, and
-`binary = true` states that it accepts binary tensors.
-Of the output, the largest score counts, a whole number is the position of the label, and text is the label itself.
-Logits become probabilities, by the softmax over all classes.
-Without `labels`, Triton is asked for the model's own; other servers' labels are then positions, as text.
+The name, shape and type of the model's input and output are requested from the server once, when they are first needed.
+Numbers (FP16, FP32, FP64, UINT8) are sent in the shape that the model specifies; a model with BYTES input receives the
+encoded file. If the description sets `input`, `datatype` and `shape`, no metadata is requested, and `binary = true`
+specifies that the server accepts binary tensors.
+If the output contains scores, the label with the largest score is used; an integer is the position of the label, and a
+text is the label itself. Logits are converted to probabilities by a softmax over all classes.
+Without `labels`, Triton returns the model's own labels; for other servers the labels are then positions, as text.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from looktwice.classifiers.transport import Transport
 from looktwice.errors import PermanentError
 
 PICTURES = ("FP16", "FP32", "FP64", "UINT8", "BYTES")
-"""The types in which a picture can be sent."""
+"""The input data types that are supported for pictures."""
 BATCH = 8
-"""The batch size for a model that takes any number of pictures."""
+"""The batch size for models that accept any number of pictures."""
 ADDRESS = re.compile(r"(?P<base>.*?)(?:/v2/models)?/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?")
 
 
@@ -106,14 +106,14 @@ class Metadata(BaseModel):
 
 
 class Tensor(NamedTuple):
-    """A prepared picture: its shape without the batch, and its bytes or JSON numbers."""
+    """A prepared picture: its shape without the batch dimension, and its values as bytes or JSON numbers."""
 
     shape: tuple[int, ...]
     data: bytes
 
 
 class OipClassifier:
-    """A model behind the Open Inference Protocol."""
+    """A model on a server with the Open Inference Protocol."""
 
     def __init__(self, description: OipDescription, labels: tuple[str, ...] | None) -> None:
         self._description = description
@@ -129,14 +129,14 @@ class OipClassifier:
         settings = description.model_dump(
             exclude={*HttpSettings.model_fields, "url", "labels", "batch", "binary", "encoding"}
         )
-        # A server that can name the classes itself is asked to where the description does not.
+        # Without labels in the description, a server that can return class names is asked for them.
         named = description.labels is not None
         parts = {**settings, "url": self._model_url, "named": named, "encoding": description.encoding.parts()}
         self.fingerprint = fingerprint("oip", parts)
 
     @property
     def limits(self) -> Limits:
-        """The limits and costs of asking it; from the server if the description has none."""
+        """The limits and costs of queries; the working and batch sizes default to those of the model."""
         batch = self._description.batch or self.model.batch
         if size := self._description.size or _size(self.model, self._description.layout):
             return self._description.limits(self._description.usable_size(size), batch)
@@ -177,7 +177,7 @@ class OipClassifier:
             finally:
                 await transport.close()
 
-        # In a thread of its own, because the loop of the caller may be running.
+        # In a separate thread, because the caller's event loop may be running.
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(lambda: asyncio.run(learn())).result()
 
@@ -190,11 +190,11 @@ class OipClassifier:
             metadata = None
         if metadata is None:
             raise endpoint.garbled("does not describe a model's inputs and outputs", reply)
-        for tensor in (*metadata.inputs, *metadata.outputs):  # which errors repeat
+        for tensor in (*metadata.inputs, *metadata.outputs):  # error messages contain these
             self._secrets.refuse(f"{tensor.name} {tensor.datatype}")
         named = (await self._details(transport, self._server_url)).get("extensions")
         extensions = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
-        most: object = None  # Triton's largest batch, which its metadata does not include
+        most: object = None  # Triton's maximum batch size, which is not in the metadata
         if "model_configuration" in extensions:
             most = (await self._details(transport, f"{self._model_url}/config")).get("max_batch_size")
         return _model(
@@ -202,7 +202,7 @@ class OipClassifier:
         )
 
     async def _details(self, transport: Transport, url: str) -> dict[str, object]:
-        """A JSON object of the server; empty behind a gateway that shows only the model."""
+        """Request a JSON object from the server; returns an empty one if a gateway gives access only to the model."""
         endpoint = transport.endpoint("GET", url, self._headers)
         try:
             content = endpoint.parse(await endpoint.send())
@@ -212,7 +212,7 @@ class OipClassifier:
 
 
 def connect(address: str, settings: Settings) -> Classifier[Tensor]:
-    """`oip+http://host/model`, or the settings of a TOML file."""
+    """Connect `oip+http://host/model`, or the settings of a TOML file."""
     description = described(OipDescription, {"url": address, **settings} if address else settings)
     return OipClassifier(description, labels_of(description.labels, settings))
 
@@ -320,13 +320,13 @@ def _numbers(pixels: Pixels, description: OipDescription, model: Model) -> Tenso
     array = array if first else array.transpose(1, 2, 0)
     if model.binary:
         return Tensor(array.shape, array.tobytes())
-    # Row by row: a number takes thirty bytes as an object, and a large picture has many.
+    # Row by row, because each number takes thirty bytes as a Python object.
     rows = (json.dumps(row.tolist(), separators=(",", ":"))[1:-1] for row in array.reshape(-1, array.shape[-1]))
     return Tensor(array.shape, ",".join(rows).encode())
 
 
 def _dimensions(model: Model, layout: str | None) -> tuple[int, int, int, bool]:
-    """Height, width, channels, and whether channels come first."""
+    """The height, width and number of channels, and whether the channels come first."""
     shape = model.shape[-3:]
     if len(model.shape) not in (3, 4):
         raise PermanentError(
@@ -344,7 +344,7 @@ def _dimensions(model: Model, layout: str | None) -> tuple[int, int, int, bool]:
 
 
 def _size(model: Model, layout: str | None) -> tuple[int, int] | None:
-    """Height and width that a model takes; None if it takes any, or files."""
+    """The input height and width of a model; returns None if it accepts any size, or files."""
     if model.datatype == "BYTES":
         return None
     height, width, *_ = _dimensions(model, layout)
@@ -352,7 +352,7 @@ def _size(model: Model, layout: str | None) -> tuple[int, int] | None:
 
 
 def _request(batch: Sequence[Tensor], model: Model) -> tuple[dict[str, str], bytes]:
-    """Headers and body of one call."""
+    """The headers and the body of one request."""
     batched = model.datatype == "BYTES" or len(model.shape) == 4
     first = batch[0]
     if len(batch) > 1 and not (batched and all(one.shape == first.shape for one in batch)):

@@ -5,13 +5,13 @@ The model's TOML file specifies how a picture is converted to its input:
     connector = "onnx"
     model = "model.onnx"      # beside the TOML file
     size = [224, 224]         # height, width
-    crop = 0.875              # share of the short side kept by a centred square; leave out to stretch the whole
+    crop = 0.875              # side of the centred square / short side; without crop, the whole picture is stretched
     resize = "linear"         # nearest, linear, cubic or area
     channels = "rgb"          # rgb, bgr or grey
     scale = 255.0             # x = (pixels / scale - mean) / std
     mean = [0.485, 0.456, 0.406]
     std = [0.229, 0.224, 0.225]
-    labels = ["cat", "dog"]   # or the name of a text file with one label a line
+    labels = ["cat", "dog"]   # or the name of a text file with one label per line
 
 `onnx:model.onnx` reads `model.toml` beside the model.
 """
@@ -56,19 +56,19 @@ Floats = NDArray[np.float32]
 
 
 MOST_PIXELS = 2**22
-"""The largest input of a model, 2,048 × 2,048 pixels, far more than classifiers need."""
+"""The maximum input size of a model: 2,048 × 2,048 pixels, far more than classifiers need."""
 MARGIN = 1.5
-"""The ratio of the working size to the model's input, so that enlarged views keep detail; see docs/pictures.md."""
+"""The ratio of the working size to the model's input size, so that enlarged views keep detail; see docs/pictures.md."""
 
 
 Numbers = Annotated[
     tuple[float, ...], BeforeValidator(lambda value: value if isinstance(value, list | tuple) else (value,))
 ]
-"""One number, or a list of one for each channel."""
+"""One number, or a list with one number per channel."""
 
 
 class Preprocessing(BaseModel):
-    """Crop, scale and normalise: x = (pixels / scale - mean) / std, with one mean and std per channel or for all."""
+    """Crop, scale and normalise: x = (pixels / scale - mean) / std; mean and std are one number, or one per channel."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -95,7 +95,7 @@ class Preprocessing(BaseModel):
         return WorkingSize(short=math.ceil(MARGIN * max(size) / (self.crop or 1.0)))
 
     def fit(self, pixels: Pixels, size: tuple[int, int] | None) -> Pixels:
-        """Channels × height × width, integers 0 to 255; of the picture's own size if none is given."""
+        """Crop and scale to channels × height × width, integers 0 to 255; without `size`, the picture is not scaled."""
         if self.crop is not None:
             pixels = _centre(pixels, self.crop)
         if size is not None and pixels.shape[:2] != size:
@@ -107,7 +107,7 @@ class Preprocessing(BaseModel):
         return _ordered(pixels, self.channels)
 
     def normalise(self, fitted: Pixels) -> Floats:
-        """Normalise the result of `fit`, or an array of several."""
+        """Normalise the result of `fit`, or an array of several such results."""
         std = np.array(self.std)[:, None, None]
         numbers: Floats = np.multiply(fitted, 1.0 / (self.scale * std), dtype=np.float32)
         numbers -= (np.array(self.mean)[:, None, None] / std).astype(np.float32)
@@ -115,7 +115,7 @@ class Preprocessing(BaseModel):
 
 
 def _centre(pixels: Pixels, share: float) -> Pixels:
-    """The centred square with this share of the short side."""
+    """The centred square whose side is this share of the picture's short side."""
     height, width = pixels.shape[:2]
     side = max(1, round(min(height, width) * share))
     top, left = (height - side) // 2, (width - side) // 2
@@ -136,11 +136,11 @@ Tensor = NDArray[np.float32]
 
 MOST_PICTURES = 64
 CALL_PIXELS = 2**17
-"""The maximum number of pixels per call: two pictures of 224 × 224. Larger calls are no faster, and use more memory."""
+"""The maximum number of pixels per call: two pictures of 224 × 224. Larger calls are no faster, but use more memory."""
 
 
 class OnnxDescription(Preprocessing):
-    """The settings of preprocessing and labels."""
+    """The settings for preprocessing and labels."""
 
     model: str
     size: tuple[int, int] = Field(description="height, width")
@@ -154,13 +154,13 @@ class OnnxDescription(Preprocessing):
     )
 
     def limits(self) -> Limits:
-        """The limits and costs of asking it on this machine."""
+        """The limits and costs of running the model on this machine."""
         size = WorkingSize(long=self.working_size) if self.working_size else self.usable_size(self.size)
-        # One call more than can run is asked for, so that a core takes the next one at once.
+        # One call more than there are cores, so that a core can start the next one at once.
         return Limits(self.pictures(), (os.cpu_count() or 1) + 1, local=True, working_size=size)
 
     def pictures(self) -> int:
-        """The batch size: enough to keep a core busy, few enough for the memory of large inputs."""
+        """The batch size: large enough to keep a core busy, but small enough that large inputs fit into memory."""
         return self.batch or max(1, min(MOST_PICTURES, CALL_PIXELS // (self.size[0] * self.size[1])))
 
 
@@ -168,7 +168,7 @@ class OnnxClassifier:
     """A model file, run on this machine's processors."""
 
     def __init__(self, path: Path, description: OnnxDescription, folder: Path | None = None) -> None:
-        """`folder` is that of the description; by default the model's."""
+        """`folder` is the folder of the description; by default, the folder of the model."""
         self._description = description
         self._session = open_session(path)
         inputs = self._session.get_inputs()
@@ -185,7 +185,7 @@ class OnnxClassifier:
         self.limits = description.limits()
 
     def prepare(self, pixels: Pixels) -> Pixels:
-        # A copy of its own, so that it does not keep the array of all views in memory.
+        # A copy, so that the array of all views is not kept in memory.
         return self._description.fit(pixels, self._description.size).copy()
 
     async def label(self, batch: Sequence[Pixels]) -> list[Answer]:
@@ -197,7 +197,7 @@ class OnnxClassifier:
         pool.shutdown(wait=False)
 
     def logits(self, batch: Sequence[Pixels]) -> Tensor:
-        """(n, K): the model's first output, for comparison with the label alone."""
+        """(n, K): the first output of the model, for comparisons with methods that use only the label."""
         return self.run(self.tensor(batch))
 
     def tensor(self, batch: Sequence[Pixels]) -> Tensor:
@@ -205,7 +205,7 @@ class OnnxClassifier:
         return self._description.normalise(np.stack(batch))
 
     def run(self, tensor: Tensor) -> Tensor:
-        """(n, K): the model's first output for this input."""
+        """(n, K): run the model; returns its first output."""
         try:
             output: Tensor = self._session.run(None, {self._input: tensor})[0]
         except Exception as error:  # onnxruntime raises types of its own that share no public root
@@ -238,7 +238,7 @@ class OnnxClassifier:
 
 
 def connect(address: str, settings: Settings) -> Classifier[Pixels]:
-    """`onnx:model.onnx`, or the settings of a TOML file."""
+    """Connect `onnx:model.onnx`, or the settings of a TOML file."""
     settings = read_beside(Path(address)) if address else settings
     description = described(OnnxDescription, {key: value for key, value in settings.items() if key != "connector"})
     folder = folder_of(settings)
@@ -250,7 +250,7 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def open_session(path: Path, model: bytes | None = None):  # type: ignore[no-untyped-def]
-    """A session of a model file; `model` is what to run in its place, with the weights that lie beside the file."""
+    """Open a session for a model file; `model` replaces its content, with weights read from its folder."""
     runtime = _onnxruntime()
     options = runtime.SessionOptions()
     # Calls run side by side, one thread each: that keeps all cores busy with rendering and inference alike, and a

@@ -6,7 +6,7 @@
     output = "2.00"
     image = { rule = "patches", most = 1536, times = "1.62" }
 
-`looktwice prices` prints a whole table to start from. A name may end in `*` as a wildcard; the longest match counts.
+`looktwice prices` prints a complete table to start from. A name may end in the wildcard `*`; the longest match is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from looktwice.classifiers.base import Tokens, Weight
 from looktwice.errors import PermanentError
 
 PICOS = 1_000_000
-"""The price of a token in picos if a million tokens cost 1."""
+"""The price of one token in picos (10⁻¹²) if a million tokens cost 1."""
 MOST_TOKENS = 1_000_000_000
 """An upper bound on the billed tokens of any reply."""
 CHARACTERS = 4
@@ -95,7 +95,7 @@ class Squares(_Rule):
 
 
 class Crops(_Rule):
-    """Gemini: a fixed number of tokens per picture, or per crop if a side exceeds 384 pixels."""
+    """Gemini: a fixed number of tokens per picture, or per crop of a picture with a side above 384 pixels."""
 
     rule: Literal["crops"]
     crop: int = Field(default=258, ge=0)
@@ -148,7 +148,7 @@ class Tariff(BaseModel):
         return Tokens(text + self.overhead + self._picture(weight), weight.output)
 
     def most(self, weight: Weight) -> Tokens:
-        """An upper bound on the input tokens of a query: no tokenizer makes more tokens of a text than it has bytes."""
+        """An upper bound on the tokens of a query, assuming that a text has at most as many tokens as bytes."""
         limit = weight.most_output or self.output_limit
         if limit is None:
             raise PermanentError(
@@ -160,7 +160,7 @@ class Tariff(BaseModel):
         return Tokens(question, limit, written=question if (self.cache_write or 0) > self.input else 0)
 
     def picos(self, tokens: Tokens, batched: bool = False) -> int:
-        """The price of tokens in picos (10⁻¹²); lower in a batch."""
+        """The price of the tokens in picos (10⁻¹²); batches have a lower price."""
         cached = self.input if self.cached_input is None else self.cached_input
         written = self.input if self.cache_write is None else self.cache_write
         plain = tokens.input - tokens.cached - tokens.written
@@ -193,7 +193,7 @@ class Table(BaseModel):
 
 
 class Count(NamedTuple):
-    """The field names under which a vendor reports token counts; several are summed."""
+    """The names of the fields with a vendor's token counts; if several fields are present, they are summed."""
 
     input: tuple[str, ...]
     output: tuple[str, ...]
@@ -215,13 +215,13 @@ COUNTS = (
         ("cachedContentTokenCount",),
     ),
 )
-"""OpenAI's chat completions; its responses, and Anthropic, whose input leaves the cache out; Gemini."""
+"""Chat completions of OpenAI; responses of OpenAI, and Anthropic, whose input excludes the cache; Gemini."""
 
 
 def tokens_of(usage: Mapping[str, int]) -> Tokens | None:
-    """The tokens that a reply is billed for, by the vendor's own count; None if it reports none or an impossible one.
+    """The billed tokens of a reply, as counted by the vendor; returns None if the count is missing or impossible.
 
-    A negative count would refund money that was spent, and a huge one would overflow.
+    A negative count would refund money that was spent, and a huge count would overflow.
     """
     for count in COUNTS:
         if count.input[0] in usage:
@@ -232,7 +232,7 @@ def tokens_of(usage: Mapping[str, int]) -> Tokens | None:
 
 
 def read_table(path: Path) -> Table:
-    """The prices in a TOML file; raises a PermanentError if it is invalid."""
+    """Read the prices in a TOML file; raises a PermanentError if it is invalid."""
     try:
         return Table.model_validate(tomllib.loads(path.read_text("utf-8")))
     except FileNotFoundError:
@@ -247,5 +247,5 @@ def read_table(path: Path) -> Table:
 
 
 def example() -> str:
-    """A table to start from."""
+    """An example table that users can edit."""
     return (files("looktwice.classifiers") / "prices.toml").read_text("utf-8")

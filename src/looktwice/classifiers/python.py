@@ -1,15 +1,14 @@
 """Any Python callable as a classifier: sync or async, one picture or a batch.
 
-A function decorated with `batched` gets a list of pictures and returns a list of labels; any other gets one picture.
-Pictures are uint8 arrays, height × width × RGB. In place of a label it may
-return the label and its score, `("cat", 0.91)`, or a score for each of several labels, `{"cat": 0.91, "dog": 0.06}`.
-A function decorated with `returns_tags` returns all tags that may apply to a picture, as a list or with a score for
-each.
+A function decorated with `batched` gets a list of pictures and returns a list of labels; any other function gets one
+picture. Pictures are uint8 arrays, height × width × RGB. Instead of a label, a function may return a label and its
+score, `("cat", 0.91)`, or the scores of several labels, `{"cat": 0.91, "dog": 0.06}`. A function decorated with
+`returns_tags` returns all tags that may apply to a picture, as a list or as a dict with a score for each tag.
 
-A function of a module is identified by its name and source. A lambda, a closure, a function with default values, a
+A module-level function is identified by its name and source. A lambda, a closure, a function with default values, a
 method or another callable object may depend on more than that, so its fingerprint also has a part behind `#` that is
 specific to the object: its answers in a ledger are not shared with other objects, and are valid only as long as the
-object lives. A profile ignores that part, so it may be loaded in another process.
+object exists. A profile ignores that part, so the profile can be loaded in another process.
 """
 
 from __future__ import annotations
@@ -44,26 +43,27 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def batched(function: Function) -> Function:
-    """Decorator: the function takes a list of up to 64 pictures, and returns as many labels."""
+    """Decorator: the function takes a list of up to 64 pictures, and returns one label for each."""
     function.__dict__["batched"] = True
     return function
 
 
 def returns_tags(function: Function) -> Function:
-    """Decorator: the function returns tags, of which several may apply to a picture.
+    """Decorator: the function returns tags, several of which may apply to a picture.
 
-    It returns a list, `["cat", "sofa"]`, or a score for each, `{"cat": 0.91, "sofa": 0.2}`, which may be true or false.
+    The result is a list of tags, `["cat", "sofa"]`, or a dict with a score for each, `{"cat": 0.91, "sofa": 0.2}`; a
+    score may also be true or false.
     """
     function.__dict__["answer_kind"] = "tags"
     return function
 
 
 _TOKENS: dict[int, str] = {}
-"""A random text for each object, by its identity: equal objects may contain different values."""
+"""A random text for each object, by its `id`, since equal objects may contain different values."""
 
 
 def _token(owner: object) -> str:
-    """The text of this object while it lives; a new one each time for an object that cannot be referred to weakly."""
+    """The text for an object while it exists; without support for weak references, a new text for each call."""
     new = uuid4().hex
     if id(owner) not in _TOKENS:
         try:
@@ -74,7 +74,7 @@ def _token(owner: object) -> str:
 
 
 class PythonClassifier:
-    """A callable of this process, asked in threads unless it is async."""
+    """A callable in this process, which is run in threads unless it is async."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class PythonClassifier:
         return [self._answer(label) for label in answers]
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
     async def _call(self, argument: object) -> object:
         if inspect.iscoroutinefunction(self._function):
@@ -153,7 +153,7 @@ class PythonClassifier:
 
 
 def connect(address: str, settings: Settings) -> Classifier[Pixels]:
-    """`python:module:function`, or `function = "module:function"` in a TOML file; the current folder is importable."""
+    """Connect `python:module:function`, or `function` in a TOML file; the current folder is on the import path."""
     address = address or str(settings.get("function", ""))
     module, _, function = address.partition(":")
     if not module or not function:
@@ -172,7 +172,7 @@ def connect(address: str, settings: Settings) -> Classifier[Pixels]:
 
 
 def _is_plain(function: Callable[..., object]) -> bool:
-    """Whether the source determines the function: nothing was captured, bound or set as a default."""
+    """Whether the source determines the function: it has no closure, no bound object and no default values."""
     if not inspect.isfunction(function) or function.__name__ == "<lambda>":
         return False
     return not (function.__closure__ or function.__defaults__ or function.__kwdefaults__)

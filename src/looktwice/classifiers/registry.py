@@ -3,10 +3,10 @@
 Other packages add protocols in the entry-point group `looktwice.classifiers`: a function
 `connect(address, settings) -> Classifier`.
 
-Classifiers given by the user (`-c`, `classifier=`) are connected directly. Nothing of an untrusted description is run,
-read or contacted before the user has approved it: those in a profile pass `trusted`, the only way from a profile to a
-classifier. Approvals are files in the user's data folder, named by a digest of the description; deleting one withdraws
-it.
+Classifiers given by the user (`-c`, `classifier=`) are connected directly. An untrusted description is parsed,
+but nothing in it is run, read or contacted before the user has approved it: each description in a profile is checked by
+`trusted` before it is connected. Approvals are files in the user's data folder, named by a digest of the description;
+deleting the file withdraws the approval.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ PROTOCOLS = {
 """The built-in protocols with their functions, imported on first use."""
 
 ASKING = ("name", "budget", "money")
-"""Settings of a file that are not passed to the connector."""
+"""The settings in a TOML file that are not passed to the connector."""
 
 Description = TypeVar("Description", bound="BaseModel")
 
@@ -70,14 +70,14 @@ Connect = Callable[[str, Settings], AnyClassifier]
 
 @dataclass(frozen=True)
 class Described:
-    """A parsed description; nothing of it has been imported, run or connected yet."""
+    """A parsed description; nothing in it has been imported, run or connected yet."""
 
     text: str
     scheme: str
     address: str
     settings: Settings
     asking: Settings = field(default_factory=dict)
-    """Settings for use with other classifiers: `name`, `budget` and `money`."""
+    """The settings `name`, `budget` and `money`, which matter if there are several classifiers."""
 
 
 Amount = str | int | float | Decimal
@@ -85,7 +85,7 @@ Amount = str | int | float | Decimal
 
 @dataclass(frozen=True)
 class Connected:
-    """A classifier with a name, and its own settings; None falls back to the model's options."""
+    """A classifier with a name and individual settings; for settings that are None, the model's options are used."""
 
     classifier: AnyClassifier
     name: str
@@ -107,7 +107,7 @@ class Connected:
 
     @property
     def names(self) -> Naming:
-        """The naming of its answers."""
+        """The naming that maps the answers to labels."""
         return Renamed(names_of(self.classifier), self.rename) if self.rename else names_of(self.classifier)
 
 
@@ -118,8 +118,8 @@ Source = str | Path | Described | Connected | AnyClassifier | Callable[..., obje
 def connect(source: Source) -> AnyClassifier:
     """Create a classifier from a string, a TOML file or a Python function; a classifier is returned unchanged.
 
-    A function takes one picture (uint8, height × width × RGB) and returns a label, or with `@looktwice.batched` a list
-    of each; it may be async.
+    A function takes one picture (uint8, height × width × RGB) and returns a label. With `@looktwice.batched` it takes a
+    list of pictures and returns a list of labels. It may be async.
     """
     if isinstance(source, str | Path):
         source = resolve(str(source))
@@ -140,7 +140,7 @@ def connect(source: Source) -> AnyClassifier:
 
 
 def describe(source: Source, classifier: AnyClassifier) -> str:
-    """The name in profiles and ledgers of the classifier that `connect` makes of this source."""
+    """The text that describes the classifier for this source in profiles and ledgers."""
     if isinstance(source, str | Path):
         return str(source)
     if isinstance(source, Described):
@@ -234,12 +234,12 @@ def read_beside(path: Path) -> Settings:
 
 
 def labels_of(labels: tuple[str, ...] | str | None, settings: Settings) -> tuple[str, ...] | None:
-    """The labels of a description, from the file that it names if it does not list them."""
+    """The labels in a description, read from a file if the description specifies a file instead of a list."""
     return read_labels(labels, folder_of(settings)) if isinstance(labels, str) else labels
 
 
 def read_labels(name: str, *folders: Path) -> tuple[str, ...]:
-    """Read a text file with one label per line, from the first folder that has it.
+    """Read a text file with one label per line, from the first folder that contains it.
 
     Raises a PermanentError if it is invalid.
     """
@@ -261,9 +261,9 @@ def folder_of(settings: Settings) -> Path:
 
 
 def checked(model: type[Description], values: Mapping[str, object], what: str, page: str) -> Description:
-    """The settings as a checked model; a ValueError names the invalid one, and the one that may have been meant.
+    """Validate settings; raises a ValueError with the name of the invalid setting and any similar valid name.
 
-    `what` says whose settings they are, and `page` is the document that lists them.
+    The message uses `what` for the object with these settings, and `page` for the document that lists them.
     """
     from pydantic import ValidationError
 
@@ -271,7 +271,7 @@ def checked(model: type[Description], values: Mapping[str, object], what: str, p
         return model.model_validate(values)
     except ValidationError as error:
         wrong = error.errors(include_input=False)
-        # An unknown setting comes first: it may be a misspelling of one that is reported as missing.
+        # Unknown settings are reported first: one may be a misspelling of a setting that is reported as missing.
         first = next((each for each in wrong if each["type"] == "extra_forbidden"), wrong[0])
         where = ".".join(map(str, first["loc"])) or "its settings"
         message = f"{what} is invalid at {where}: {first['msg'].removeprefix('Value error, ').replace('tuple', 'list')}"
@@ -283,7 +283,7 @@ def checked(model: type[Description], values: Mapping[str, object], what: str, p
 
 
 def described(model: type[Description], settings: Settings) -> Description:
-    """Validate the settings of a TOML file; raises a PermanentError that names the invalid one."""
+    """Validate the settings of a TOML file; raises a PermanentError with the name of the invalid one."""
     values = {key: value for key, value in settings.items() if key != "folder"}
     try:
         return checked(model, values, "the description of the classifier", "docs/connectors.md")
@@ -296,11 +296,11 @@ def described(model: type[Description], settings: Settings) -> Description:
 
 PACE_SETTINGS = {"timeout", "connect_timeout", "concurrency", "per_second", "working_size"}
 READING_SETTINGS = {"label", "score", "error", "rename", "empty", "synonyms", "without_label"}
-"""Settings of rates and of reading replies, which may change without a new approval."""
+"""Settings for rates and for reading replies; they may change without a new approval."""
 LOCAL = {"command", "onnx", "python"}
 """Connectors whose descriptions depend on the folder."""
 LONGEST_REACH = 160
-"""The maximum number of characters of side effects in an error; `looktwice trust` shows all of them."""
+"""The maximum length of the list of side effects in an error message; `looktwice trust` shows the full list."""
 
 
 @dataclass(frozen=True)
@@ -308,13 +308,13 @@ class Reach:
     """The side effects of connecting to a described classifier: programs, environment variables, hosts."""
 
     runs: tuple[str, ...] = ()
-    """Programs and Python code."""
+    """Programs and Python code that are run."""
     variables: tuple[str, ...] = ()
-    """The names of the environment variables whose values it receives."""
+    """The names of the environment variables whose values the classifier receives."""
     sends: tuple[str, ...] = ()
     """The addresses to which pictures are sent."""
     files: tuple[str, ...] = ()
-    """Files outside the folder of the description."""
+    """Files outside the description's folder that are read."""
 
     def lines(self) -> list[str]:
         """One line per kind of side effect; none if no approval is needed."""
@@ -333,7 +333,7 @@ def trusted(text: str, file: Path) -> Described:
         raise UntrustedError(f"{str(file)!r} names a classifier on a network drive; specify the classifier with -c")
     described = resolve(text)
     would = " and ".join(reach(described).lines())
-    if not would or os.path.isfile(_place(described)):  # which is false where nothing may be read
+    if not would or os.path.isfile(_place(described)):  # also false if the folder cannot be read
         return described
     would = would if len(would) <= LONGEST_REACH else f"{would[:LONGEST_REACH]}…"
     raise UntrustedError(
@@ -351,13 +351,13 @@ def approve(described: Described) -> Path:
 
 
 def remember(text: str) -> None:
-    """Approve a classifier given by the user; if the approval cannot be stored, it has to be given again."""
+    """Approve a classifier given by the user; if the approval cannot be stored, it will be needed again."""
     with suppress(LookTwiceError, OSError):
         approve(resolve(text))
 
 
 def reach(described: Described) -> Reach:
-    """The side effects of a description, from its text alone: nothing is imported, read or resolved."""
+    """Determine the side effects of a description from its text alone: nothing is imported, read or resolved."""
     scheme, settings = described.scheme, _with_address(described)
     outside = _files_outside(settings, ("model", "labels") if scheme == "onnx" else ("labels", "wordings"))
     if scheme == "onnx":
@@ -382,7 +382,7 @@ def reach(described: Described) -> Reach:
 
 
 def _with_address(described: Described) -> Settings:
-    """Merge the settings with those in the address, like the connectors do."""
+    """Merge the settings with the settings in the address, as the connectors do."""
     from looktwice.classifiers.http import PLACE as VALUE, merge_preset
 
     scheme, address, settings = described.scheme, described.address, described.settings
@@ -403,7 +403,7 @@ def _with_address(described: Described) -> Settings:
 
 
 def _files_outside(settings: Settings, names: Sequence[str]) -> tuple[str, ...]:
-    """Files that are named in the settings and lie outside the folder of the description, also through links."""
+    """The files in the settings that are outside the description's folder, directly or through links."""
     folder = folder_of(settings).resolve()
     paths = [(folder / value).resolve() for value in map(settings.get, names) if isinstance(value, str)]
     return tuple(str(path) for path in paths if not path.is_relative_to(folder))

@@ -1,15 +1,15 @@
 """Read labels from replies: from JSON by JMESPath (https://jmespath.org), and from tensors.
 
-When paths return lists, the label with the largest score counts (the first one on ties, or without a score path); an
-empty list is an answer without a label. Without a label path, the scores are of all classes: the label is the position
-of the largest, and logits become probabilities. The first hundred of a list are stored with the answer, by descending
-score, or in the given order.
+When paths return lists, the label with the largest score is used (the first one on ties, or without a score path); an
+empty list is an answer without a label. Without a label path, the scores must be those of all classes: the label is the
+position of the largest score, and logits are converted to probabilities. The first hundred entries of a list are stored
+with the answer, by descending score, or without scores in the given order.
 
-With `answer = "tags"` any number of the labels may apply to a picture: all are stored, with unchanged scores. A map of
+With `answer = "tags"` any number of the labels may apply to a picture: all are stored with unchanged scores. A map of
 categories is read by `label = "keys(…)"` and `score = "values(…)"`.
 
-A score may be a number in quotes, true or false, or one of Google's likelihood words, which stand for five numbers
-between 0 and 1; UNKNOWN is a label without a score. Boolean labels become the words `true` and `false`.
+A score may also be a number in quotes, true or false, or one of Google's likelihood words, which are converted to five
+numbers between 0 and 1; UNKNOWN is a label without a score. Boolean labels become the words `true` and `false`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from looktwice.errors import PermanentError
 
 Search = Callable[[object], object]
 Scores = list[float | None]
-"""The scores of labels, None if unknown."""
+"""The scores of labels; an unknown score is None."""
 LIKELIHOODS = {
     "UNKNOWN": None,
     "VERY_UNLIKELY": 0.05,
@@ -58,13 +58,13 @@ LIKELIHOODS = {
     "LIKELY": 0.75,
     "VERY_LIKELY": 0.95,
 }
-"""Google's likelihood words as scores; only their order matters to a fit."""
+"""The scores for Google's likelihood words; only the order of the scores matters when a calibrator is fitted."""
 NUMBER = re.compile(r"[-+]?[0-9]{1,40}(\.[0-9]{0,40})?([eE][-+]?[0-9]{1,2})?")
-"""A score that is sent as a string."""
+"""Matches a score that is sent as a string."""
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""A key that needs no quotes in a JMESPath."""
+"""Matches a key that needs no quotes in a JMESPath."""
 MOST_PATHS, LONGEST_PATH = 5, 100
-"""The maximum number of paths listed in an error, and of their characters."""
+"""The maximum number of paths listed in an error message, and the maximum length of each."""
 NAMING = ("labels", "rename", "empty")
 """Settings that only map the server's words."""
 READING = ("label", "score", "answer")
@@ -93,7 +93,7 @@ class Paths(BaseModel):
     def _is_a_path(cls, path: str) -> str:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("error")  # a literal that is no JSON
+                warnings.simplefilter("error")  # for literals that are not JSON
                 jmespath.compile(path or "@")
         except (jmespath.exceptions.JMESPathError, PendingDeprecationWarning) as error:
             raise ValueError(f"{path!r} is not a JMESPath: {str(error).splitlines()[0]}") from None
@@ -112,7 +112,7 @@ class Found(NamedTuple):
 
 
 class Reader:
-    """Reads the word for the label from a JSON reply; `labels` are the labels by position."""
+    """Reads the word for the label from a JSON reply; `labels` lists the labels by position."""
 
     def __init__(self, paths: Paths, labels: Sequence[str] | None) -> None:
         label = paths.label or ("" if paths.score else "label")
@@ -123,7 +123,7 @@ class Reader:
         self._tags = paths.answer == "tags"
 
     def read(self, data: object) -> Found:
-        """Read word and score; raises Garbled if there is none."""
+        """Read the word and its score; raises Garbled if there is no word."""
         if self._error and (problem := self._error(data)) is not None:
             raise Garbled(f"tells of an error, {_shown(problem)}")
         named, scores = self._listed(data)
@@ -143,7 +143,7 @@ class Reader:
                 yield self._word(named[at]), scores[at] if scores else None
 
     def _listed(self, data: object) -> tuple[Sequence[object], Scores]:
-        """The candidates for the label, and their scores, or none."""
+        """The candidate labels and their scores; the scores are empty if there are none."""
         scores = self._score(data) if self._score else None
         if self._label is None:
             numbers = _numbers(scores)
@@ -173,14 +173,14 @@ class Reader:
 
 
 def _at(index: int, labels: Sequence[str] | None) -> str:
-    """The word for a position; raises Garbled if there is no label at it."""
+    """The word for a position; raises Garbled if there is no label at this position."""
     if labels is not None and not 0 <= index < len(labels):
         raise Garbled(f"has {index} where the position of one of {len(labels)} labels should be")
     return position_word(index) if index >= 0 else str(index)
 
 
 def text_paths(data: object, path: str = "") -> Iterator[str]:
-    """JMESPaths of the strings in a reply, without those that are too long to show.
+    """The JMESPaths of the strings in a reply, except paths that are too long to show.
 
     >>> list(text_paths({"tags": [{"name": "cat", "score": 0.9}, {"name": "dog"}], "request-id": "a1"}))
     ['tags[].name', 'tags[].name', '"request-id"']
@@ -199,7 +199,7 @@ def text_paths(data: object, path: str = "") -> Iterator[str]:
 
 
 def _whole(text: str) -> bool:
-    """Whether a text has no surrogates and null characters, which JSON allows but not every ledger can store."""
+    """Whether a text has neither surrogates nor null characters, which JSON allows but not every ledger can store."""
     return "\0" not in text and (text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text))
 
 
@@ -207,13 +207,13 @@ def _shown(value: object) -> str:
     # Not truncated here: a partial secret could not be masked.
     try:
         return json.dumps(value, ensure_ascii=False, default=str)
-    except RecursionError:  # writing a value takes a little more depth than reading it
+    except RecursionError:  # writing a value needs slightly more recursion depth than reading it
         return "a value nested too deeply"
 
 
 def _search(path: str) -> Search:
     node = jmespath.compile(path).parsed
-    # One interpreter for all replies: making one takes longer than most searches.
+    # One interpreter for all replies: creating one takes longer than most searches.
     visit = TreeInterpreter().visit
 
     def search(data: object) -> object:
@@ -239,7 +239,7 @@ def _number(value: object) -> float | None:
     try:
         if isinstance(value, (int, float)) and not math.isnan(value):
             return float(value)
-    except OverflowError:  # JSON knows whole numbers of any length
+    except OverflowError:  # JSON allows integers of any length
         pass
     raise Garbled(f"has {_shown(value)} where a score should be")
 
@@ -253,28 +253,28 @@ NUMBERS = {
     **{f"INT{8 * size}": f"<i{size}" for size in (1, 2, 4, 8)},
     **{f"FP{8 * size}": f"<f{size}" for size in (2, 4, 8)},
 }
-"""The numpy dtype of each type in the protocol."""
+"""The numpy dtype for each data type in the protocol."""
 CLASS = re.compile(r"(?P<value>-?\d[\d.]*(?:e[-+]?\d+)?):(?P<index>\d+)(?::(?P<label>.*))?", re.IGNORECASE | re.DOTALL)
 HEADER_LENGTH = "inference-header-content-length"
 
 
 class Model(NamedTuple):
-    """The resolved interface of a model."""
+    """The interface of a model, from its metadata and the description."""
 
     input: str
     datatype: str
     shape: tuple[int, ...]
     output: str | None
     batch: int
-    """The largest batch."""
+    """The maximum batch size."""
     binary: bool
-    """Whether the server accepts and returns numbers as bytes after the JSON."""
+    """Whether the server accepts and returns tensors as bytes after the JSON."""
     classification: bool
-    """Whether the server names the classes itself."""
+    """Whether the server returns class names."""
 
 
 class Output(BaseModel):
-    """An output of a reply; its data follow the JSON if `binary_data_size` is given."""
+    """An output in a reply; with `binary_data_size`, its data follow the JSON."""
 
     name: str
     datatype: str
@@ -283,12 +283,12 @@ class Output(BaseModel):
     data: list[object] | None = None
 
     def parameter(self, name: str) -> object:
-        """One of the parameters; KServe writes null if it has none."""
+        """The value of a parameter; KServe sends null if there are no parameters."""
         return (self.parameters or {}).get(name)
 
 
 class Outputs(BaseModel):
-    """The used part of a reply."""
+    """The part of a reply that is used."""
 
     outputs: tuple[Output, ...]
 
@@ -342,7 +342,7 @@ class Reading(NamedTuple):
     def _scored(self, row: NDArray[np.generic]) -> Found:
         if row.size == 1 and row.dtype.kind in "iu":
             return Found(_at(int(row[0]), self.labels), None)
-        with np.errstate(invalid="ignore"):  # some numbers that are none would warn
+        with np.errstate(invalid="ignore"):  # some NaN values would cause a warning
             numbers = row.astype(np.float64)
         if row.size == 1:
             raise PermanentError(
@@ -363,7 +363,7 @@ class Reading(NamedTuple):
 
 
 def _ranked(text: str) -> tuple[str, float]:
-    """A class of the classification extension: its name and its score, which may be a logit."""
+    """Parse a class in the format of the classification extension: its name and its score, which may be a logit."""
     fields = CLASS.fullmatch(text)
     if fields is None:
         raise Garbled(f"has {text!r} where value:index:label should be")

@@ -5,8 +5,9 @@
     secrets.line(reply)                       # one short line for an error, without the key
     secrets.answer(label, score, status, body)  # an Answer, or a PermanentError if the label repeats the key
 
-A server that repeats a key often encodes it: JSON escapes its slashes, URLs percent-encode it, headers use base64, long
-lines are wrapped. So texts are decoded in all of these ways, also nested, and searched.
+A server that repeats a key often encodes it: JSON escapes slashes, URLs use percent-encoding, headers use base64, and
+long lines are wrapped. Texts are therefore decoded in all of these ways, including nested encodings, before they are
+searched.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ from looktwice.errors import PermanentError, TransientError
 
 MASK = "***"
 WORDS = 300
-"""The maximum number of characters of a server's message in an error."""
+"""The maximum length of a server message in an error, in characters."""
 SEARCHED = 1 << 20
-"""The maximum number of characters that are examined."""
+"""The maximum number of characters of a text that are examined."""
 MASKED = 1 << 14
-"""The maximum number of characters, with whitespace collapsed, that are searched for secrets."""
+"""The maximum number of characters that are searched for secrets, after whitespace is collapsed."""
 KEPT = 1 << 16
-"""The largest reply that is stored, in bytes."""
+"""The maximum size of a stored reply, in bytes."""
 WORK = 1 << 22
 """The maximum number of characters decoded in total; longer texts are masked as a whole."""
 LONGEST_LABEL = 10_000
 """The longest label; longer texts are not accepted as labels."""
 LEAST = 8
-"""The shortest value that is searched for in labels and encodings; shorter ones may be words in labels."""
+"""The minimum length of values that are searched for in labels and encodings; shorter values may be words in labels."""
 PASSES = 4
-"""The deepest nesting of encodings."""
+"""The maximum nesting depth of encodings."""
 DEPTH = 2
-"""The deepest nesting of base64 or hex."""
+"""The maximum nesting depth of base64 or hex."""
 
 PLACE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
@@ -89,11 +90,11 @@ class Secrets:
 
     def __init__(self) -> None:
         self._hidden: dict[str, str] = {}
-        """The values with their descriptions."""
+        """The secret values with their descriptions."""
         self._forms: list[str] = []
         self._needles: list[tuple[str, str]] = []
         self._least = 0
-        """The length of the shortest value; no encoding of it is shorter."""
+        """The length of the shortest value; no encoding is shorter than its value."""
         self.names: tuple[str, ...] = ()
 
     def fill(self, text: str) -> str:
@@ -107,7 +108,7 @@ class Secrets:
             self.add(name, value)
             return value
         if not VARIABLE.fullmatch(name):
-            # Not repeated: it may be the key itself, written where its variable should be named.
+            # The name is not shown: it may be the key itself, written in place of the variable name.
             raise PermanentError(
                 "the description names a variable that is not set; write its NAME there, not the key",
                 code="credentials-missing",
@@ -125,7 +126,7 @@ class Secrets:
         self.hide(value, f"the key in environment variable {name}")
 
     def hide(self, value: str, what: str) -> None:
-        """Mask a value that came from elsewhere, such as the password of a proxy."""
+        """Mask a value from another source, such as a proxy password."""
         if value in self._hidden:
             return
         self._hidden[value] = what
@@ -134,7 +135,7 @@ class Secrets:
         self._least = min((len(hidden) for hidden in self._hidden if len(hidden.encode()) >= LEAST), default=0)
 
     def mask(self, text: str) -> str:
-        """Replace every secret by ***, in any encoding."""
+        """Replace every secret, in any encoding, with ***."""
         for form in self._forms:
             text = text.replace(form, MASK)
         work = _Work(WORK)
@@ -151,13 +152,13 @@ class Secrets:
         return text
 
     def kept(self, body: bytes) -> bytes | None:
-        """A reply without secrets, for storing; None if it is too large."""
+        """Prepare a reply for storing by masking secrets; returns None if the reply is too large."""
         return self.mask(body.decode("latin-1")).encode("latin-1") if len(body) <= KEPT else None
 
     def line(self, text: str) -> str:
-        """One short line of external text, without secrets and control characters."""
+        """Convert external text to one short line without secrets and control characters."""
         whole = " ".join(text[:SEARCHED].split())
-        # Masked before truncation, which could leave part of a key.
+        # Masked before it is truncated, since truncation could leave part of a key.
         line = self.mask(whole[:MASKED])
         if (len(text) > SEARCHED or len(whole) > MASKED) and len(line) <= WORDS:
             line = MASK
@@ -186,7 +187,7 @@ class Secrets:
         return Answer(label, score, status, None if body is None else self.kept(body), options)
 
     def whose(self) -> str:
-        """A description of the key for errors: the name of its environment variable."""
+        """A description of the key for error messages: the name of its environment variable."""
         if not self.names:
             return "no key was sent; specify its environment variable in the description"
         return f"check the key in environment variable {' or '.join(self.names)}"
@@ -228,27 +229,27 @@ class _Work:
 
 
 class _Exhausted(Exception):
-    """A text that takes too long to search."""
+    """Raised if a text takes too long to search."""
 
 
 def _forms(value: str) -> set[str]:
-    """Common encodings of a value of any length; others are found by decoding."""
+    """The common encodings of a value of any length; other encodings are found by decoding the text."""
     bytewise, base64 = value.encode().decode("latin-1"), b64encode(value.encode()).decode().rstrip("=")
     return {value, bytewise, base64, quote(value, safe=""), quote_plus(value), json.dumps(value)[1:-1]}
 
 
 def _needles(value: str) -> set[str]:
-    """The forms of a value to search for: plain and encoded, as text and bytes."""
+    """The forms of a value to search for: the plain and the unescaped value, as text and as bytes."""
     forms = {reading for form in (value, value.encode().decode("latin-1")) for reading in _unescaped(form)}
-    # A space is a plus sign in an address, and readings have no spaces.
+    # A space becomes a plus sign in a URL, and decoded texts are searched without spaces.
     spelled = {SPACE.sub(space, form).lower() for form in forms for space in ("", "+")}
     return {needle for needle in spelled if len(needle.encode()) >= LEAST}
 
 
 def _readings(text: str, least: int, work: _Work, depth: int = DEPTH) -> Iterator[str]:
-    """The text without whitespace, repeatedly unescaped, and the decoded runs of base64 and hex in it.
+    """The text without whitespace, repeatedly unescaped, and its decoded base64 and hex runs.
 
-    All in lower case.
+    All texts are in lower case.
     """
     for reading in map(_squeezed, _unescaped(text)):
         work.left -= len(reading)
@@ -260,32 +261,32 @@ def _readings(text: str, least: int, work: _Work, depth: int = DEPTH) -> Iterato
 
 
 def _unescaped(text: str) -> Iterator[str]:
-    """The text at each level of decoding."""
+    """The text at each level of unescaping."""
     yield text
     for take_off in (html.unescape, _unquoted, _unslashed) * PASSES:
         plain = take_off(text)
         if plain != text:
-            # Whitespace may be inside an escape too.
+            # There may also be whitespace inside an escape.
             text = _squeezed(plain)
             yield text
 
 
 def _squeezed(text: str) -> str:
-    # `split` is fast, but takes some bytes of other characters for whitespace.
+    # `split` is fast, but treats some bytes of other characters as whitespace.
     return "".join(text.split()) if text.isascii() else SPACE.sub("", text)
 
 
 def _unquoted(text: str) -> str:
-    # As single bytes: which characters they make is for the needles to know.
+    # As single bytes: the needles include the value in this form.
     return unquote(text, "latin-1") if "%" in text else text
 
 
 def _unslashed(text: str) -> str:
-    """Without the escapes of JSON, JavaScript, Python and C."""
+    """Remove the escapes of JSON, JavaScript, Python and C."""
     if "\\" not in text and "%u" not in text:
         return text
     plain = ESCAPE.sub(_character, text)
-    # Halves of a character belong together.
+    # Two surrogates are combined into one character.
     return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -297,7 +298,7 @@ def _character(escape: re.Match[str]) -> str:
 
 
 def _decoded(text: str, least: int) -> Iterator[str]:
-    """Runs of base64 and hex, decoded from any offset, if long enough for `least` bytes."""
+    """Decode the base64 and hex runs that are long enough for `least` bytes, from every possible offset."""
     for run in BASE64.findall(text):
         digits = run.translate(URL_SAFE)
         for start in range(4 if len(digits) * 3 >= least * 4 else 0):

@@ -1,6 +1,6 @@
-"""Settings common to all connectors: the file that a server accepts, and the limits and price of its queries.
+"""Settings common to all connectors: the file format of the server, and the limits and price of its queries.
 
-Every limit of the server on files is checked here, before a query is paid for.
+All of the server's file limits are checked here, before a query is paid for.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ PHOTO_SIDE = 512
 """The longer side in pixels above which pictures are sent as JPEG if no format is set."""
 PHOTO_QUALITIES = (95, 90, 85, 80)
 PHOTO_BYTES = 0.5
-"""The target size of such a file in bytes per pixel: 400 KB for 1,024 × 768 pixels."""
+"""The target size of JPEG files in bytes per pixel: 400 KB for 1,024 × 768 pixels."""
 
 
 class Encoding(BaseModel):
     """A picture as a PNG or JPEG file within the limits of a server.
 
-    Where no format is set, pictures of up to 512 px go as PNG and larger ones as JPEG that keeps all colours (4:4:4):
-    of quality 95, or down to 80 if a busy picture would take more than half a byte per pixel.
+    If no format is set, pictures of up to 512 px are sent as PNG, and larger ones as JPEG without chroma subsampling
+    (4:4:4). The JPEG quality is 95, or down to 80 if a picture would take more than half a byte per pixel.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -55,7 +55,7 @@ class Encoding(BaseModel):
 
     @property
     def jpeg_above(self) -> int | None:
-        """The longer side in pixels above which the format differs from that of the fingerprint."""
+        """The longer side in pixels above which the format differs from the one in the fingerprint."""
         return None if self.format or (self.max_side or PHOTO_SIDE + 1) <= PHOTO_SIDE else PHOTO_SIDE
 
     def named(self, *names: str | None) -> Self:
@@ -68,7 +68,7 @@ class Encoding(BaseModel):
         return WorkingSize(long=self.max_side) if self.max_side else PHOTO
 
     def parts(self) -> dict[str, object]:
-        """The settings that can change answers, for a fingerprint."""
+        """The settings that can change the answers; used in the fingerprint."""
         unused = {
             "quality": self.format != "jpeg",
             "min_side": not self.upscale,
@@ -79,7 +79,7 @@ class Encoding(BaseModel):
         return {**settings, "format": self.format or "png"}
 
     def fit(self, pixels: Pixels) -> Pixels:
-        """The picture scaled into the limits of sides and pixels."""
+        """Scale the picture to the limits on its sides and its number of pixels."""
         height, width = pixels.shape[:2]
         target = self.target(height, width)
         if target == (height, width):
@@ -88,7 +88,7 @@ class Encoding(BaseModel):
         return np.asarray(cv2.resize(pixels, target[::-1], interpolation=rule), np.uint8)
 
     def encode(self, pixels: Pixels) -> bytes:
-        """Encode a picture that fits the limits, within the limit of bytes."""
+        """Encode a picture that was scaled by `fit`; raises an ImageError if the file exceeds the limit on bytes."""
         photo = self.format is None and max(pixels.shape) > PHOTO_SIDE
         data = _photo(pixels) if photo else self._chosen(pixels)
         if self.max_bytes is not None and len(data) > self.max_bytes:
@@ -120,7 +120,7 @@ class Encoding(BaseModel):
         scale = min((self.max_side or max(height, width)) / max(height, width), math.sqrt(pixels / (height * width)))
         if scale >= 1.0:
             return height, width
-        # A little more before rounding down, so that a limit that is met exactly costs no pixel.
+        # A tiny amount is added before rounding down, so that no pixel is lost at an exact limit.
         small, large = (max(1, math.floor(side * scale + 1e-9)) for side in sorted((height, width)))
         large = min(large, pixels // small)
         return (small, large) if height <= width else (large, small)
@@ -141,7 +141,7 @@ class Encoding(BaseModel):
 
 
 def form(boundary: str, fields: Mapping[str, str], name: str, filename: str, kind: str, file: bytes) -> bytes:
-    """The body of multipart/form-data with these fields and a file; names are escaped as browsers do."""
+    """Encode a multipart/form-data body with these fields and a file; names are escaped as browsers do."""
     heads = [(f"name={_quoted(field)}", value) for field, value in fields.items()]
     heads.append((f"name={_quoted(name)}; filename={_quoted(filename)}\r\ncontent-type: {kind}", ""))
     text = "\r\n".join(
@@ -155,12 +155,12 @@ def _quoted(text: str) -> str:
 
 
 def kind_of(file: bytes) -> str:
-    """`png` or `jpeg`."""
+    """The format of a file: `png` or `jpeg`."""
     return "jpeg" if file.startswith(b"\xff\xd8") else "png"
 
 
 def _photo(pixels: Pixels) -> bytes:
-    """Encode JPEG without chroma subsampling, at the highest quality within the target size."""
+    """Encode a picture as JPEG without chroma subsampling, at the highest quality within the target size."""
     most = PHOTO_BYTES * pixels.shape[0] * pixels.shape[1]
     for quality in PHOTO_QUALITIES:
         data = encode_jpeg(pixels, quality, full_colour=True)
@@ -173,14 +173,14 @@ def _photo(pixels: Pixels) -> bytes:
 
 
 REFUSALS = {401, 402, 403, 413, 429}
-"""Statuses of requests that were not processed, and are rarely billed."""
+"""The statuses of requests that were not processed and are therefore rarely billed."""
 DAY = 86_400.0
 HIGHEST_PRICE = 1_000_000
 """An upper bound on the price of a query."""
 
 
 def _in_millionths(price: Decimal) -> Decimal:
-    """Budgets count whole millionths, so a price that is rounded down would allow them to be exceeded."""
+    """Validate a price: budgets are in whole millionths, and could be exceeded if a price were rounded down."""
     if price * 1_000_000 % 1:
         raise ValueError(f"a price of {price:f} is not in whole millionths; round it up to six decimals")
     return price

@@ -1,8 +1,8 @@
-"""HTTP for all connectors: send a request, and return a reply of limited size or raise the appropriate error.
+"""HTTP for all connectors: requests, replies of limited size, and the appropriate errors.
 
-Based on aiohttp. This module adds whether a failed request was certainly not sent, which determines what is paid for,
-and limits on the size of replies. `Secrets` masks keys in every text that leaves this file. Redirects are rejected,
-because a key must not follow one. Retries are left to the engine.
+Based on aiohttp. This module also determines whether a failed request was certainly not sent, and so is not billed,
+and limits the size of replies. `Secrets` masks keys in every text that leaves this module. Redirects are rejected,
+because keys must not be sent to other addresses. Retries are left to the engine.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """The wait in seconds that a server asks for, at most a year, from Retry-After or common rate-limit headers."""
+    """The wait that a server requests by Retry-After or common rate-limit headers: in seconds, at most a year."""
     now = _moment(headers.get("date", "")) or now or time.time()
     if milliseconds := _number(headers.get("retry-after-ms", "")):
         return min(milliseconds / 1000, YEAR)
     if (asked := _wait(headers.get("retry-after", ""), now)) is not None:
         return min(asked, YEAR)
-    # The soonest reset: the engine's own backoff lengthens a wait that turns out too short.
+    # The earliest reset: if the wait turns out to be too short, the engine's backoff lengthens it.
     resets = [wait for name in RESETS if (wait := _wait(headers.get(name, ""), now)) is not None]
     return min([*resets, YEAR]) if resets else None
 
 
 def _wait(text: str, now: float) -> float | None:
-    """Seconds from `7`, `1m2.5s`, a date, or a moment in seconds or milliseconds since 1970."""
+    """Parse a wait in seconds from `7`, `1m2.5s`, a date, or a Unix time in seconds or milliseconds."""
     if (number := _number(text)) is not None:
         moment = number / 1000 if number > 1e11 else number
         return max(0.0, moment - now) if moment > 1e9 else moment
@@ -93,11 +93,11 @@ def _moment(text: str) -> float | None:
 
 
 IDLE = 4.0
-"""Seconds that an idle connection is kept: below the 5 of common servers."""
+"""The number of seconds for which an idle connection is kept open: less than the 5 s of common servers."""
 LATE, GRACE = 1.0, 5.0
-"""A timer that is later than this shows that the process was stopped; it then has this time to read its replies."""
+"""A timer that is more than LATE seconds late shows that the process was stopped; it then reads for GRACE seconds."""
 LARGE = 1 << 20
-"""Bodies from this size are written in pieces."""
+"""Request bodies above this size in bytes are sent in pieces."""
 AGENT = {"user-agent": "looktwice"}
 HOST = re.compile(r"[\w.~%:-]+", re.ASCII)
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -136,26 +136,26 @@ class Reply(NamedTuple):
 
 
 class Garbled(Exception):
-    """A reply that does not match the description."""
+    """Raised if a reply does not match the description."""
 
 
 class BrokenError(Exception):
-    """The reply was incomplete."""
+    """Raised if a reply is incomplete."""
 
 
 class OverlongError(Exception):
-    """The reply is larger than allowed."""
+    """Raised if a reply is larger than allowed."""
 
 
 @dataclass
 class Attempt:
-    """One request and its connection; without one, nothing was sent."""
+    """One request and its connection; without a connection, nothing was sent."""
 
     connection: asyncio.Transport | None = None
 
     @property
     def sent(self) -> bool:
-        """Whether the server may have seen the request."""
+        """Whether the server may have received the request."""
         return self.connection is not None
 
     def abort(self) -> None:
@@ -184,7 +184,7 @@ class Connector(aiohttp.TCPConnector):
             raise BrokenError("the connection was lost")
         connection = await super().connect(req, traces, timeout)
         while (protocol := connection.protocol) is not None and protocol.should_close and protocol in self._given:
-            # Bytes received while idle would be taken for the reply to this request.
+            # Bytes received while the connection was idle would be read as the reply to this request.
             connection.close()
             connection = await super().connect(req, traces, timeout)
         if protocol is not None and protocol not in self._given:
@@ -194,7 +194,7 @@ class Connector(aiohttp.TCPConnector):
 
 
 class Transport:
-    """Connections to servers, opened when the first request is sent; usable again after `close`, in any event loop."""
+    """Connections to servers, opened for the first request; it can be used again after `close`, in any event loop."""
 
     def __init__(
         self, http: HttpSettings, secrets: Secrets, restated: Callable[[Reply], Reply] = lambda reply: reply
@@ -207,7 +207,7 @@ class Transport:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def endpoint(self, method: str, url: str | URL, headers: Mapping[str, str]) -> Endpoint:
-        """Create an endpoint; reuse it, since it prepares everything that requests share."""
+        """Create an endpoint; it prepares everything that its requests share and should be reused."""
         return Endpoint(self, method, _url(url, self.secrets), headers)
 
     async def session(self) -> aiohttp.ClientSession:
@@ -217,7 +217,7 @@ class Transport:
             return self._session
         old, self._session, self._loop = self._session, self._open(), loop
         if old:
-            with suppress(RuntimeError):  # its own event loop may be closed
+            with suppress(RuntimeError):  # the event loop of the old session may be closed
                 await old.close()
         return self._session
 
@@ -225,7 +225,7 @@ class Transport:
         connect = min(self.http.timeout, self.http.connect_timeout)
         return aiohttp.ClientSession(
             connector=Connector(),
-            timeout=aiohttp.ClientTimeout(total=None, connect=connect),  # the whole request has ours
+            timeout=aiohttp.ClientTimeout(total=None, connect=connect),  # the whole request is limited by _timeout
             cookie_jar=aiohttp.DummyCookieJar(),
         )
 
@@ -240,7 +240,7 @@ class Transport:
 async def _timeout(seconds: float) -> AsyncIterator[None]:
     """Raise a TimeoutError after this many seconds.
 
-    If the process was stopped meanwhile (Ctrl-Z), the reply may be waiting in the socket and is read first.
+    If the process was stopped meanwhile (Ctrl-Z), a reply that is already in the socket is read first.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
@@ -258,7 +258,7 @@ async def _timeout(seconds: float) -> AsyncIterator[None]:
 
 
 class Endpoint:
-    """One address of a server, with the method and headers that each request to it shares."""
+    """A server address, with the method and headers that all requests to it share."""
 
     def __init__(self, transport: Transport, method: str, url: URL, headers: Mapping[str, str]) -> None:
         self._transport = transport
@@ -287,7 +287,7 @@ class Endpoint:
         raise failure
 
     async def _exchange(self, attempt: Attempt, headers: Mapping[str, str], body: bytes | None) -> Reply:
-        """Send a request once, and read its reply up to the cap."""
+        """Send a request once, and read its reply up to the size limit."""
         session = await self._transport.session()
         secure = "https" in (self._url.scheme, self._proxy and self._proxy.url.scheme)
         token = ATTEMPT.set(attempt)
@@ -322,7 +322,7 @@ class Endpoint:
         return Reply(response.status, response.headers, b"".join(parts))
 
     def _sendable(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """Reject headers here that aiohttp would reject only after connecting."""
+        """Convert header names to lower case; rejects headers that aiohttp would reject only after connecting."""
         for name, value in headers.items():
             if not HEADER_NAME.fullmatch(name) or FORBIDDEN.search(value):
                 what = f"header {self._transport.secrets.line(name)!r} has a name or a value that cannot be sent"
@@ -340,7 +340,7 @@ class Endpoint:
         raise self.garbled("is not JSON", reply)
 
     def read(self, reply: Reply, reader: Callable[[], Read]) -> Read:
-        """The result of `reader`, which may raise Garbled about this reply."""
+        """Return the result of `reader`; if it raises Garbled, raises a TransientError about this reply."""
         try:
             return reader()
         except Garbled as why:
@@ -359,7 +359,7 @@ class Endpoint:
         )
 
     def _failed(self, error: Exception) -> ClassifierError:
-        """The error for a request that may have been sent and got no complete reply."""
+        """The error for a request that may have been sent but received no complete reply."""
         http = self._transport.http
         match error:
             case OverlongError():
@@ -400,7 +400,7 @@ class Endpoint:
         )
 
     def _why(self, error: Exception) -> str:
-        """The cause in one line, without the address, which may contain a key."""
+        """The cause in one line; the address is left out, since it may contain a key."""
         match error:
             case aiohttp.ClientHttpProxyError():
                 why = f"the proxy answered {error.status}"
@@ -413,7 +413,7 @@ class Endpoint:
         return self._transport.secrets.line(why) or type(error).__name__
 
     def _refused(self, reply: Reply) -> ClassifierError:
-        """The error for a reply with another status than 2xx."""
+        """The error for a reply with a status other than 2xx."""
         words = _words(reply.body, self._transport.secrets)
         summary = f"{self._where} answered {reply.status}: {words}"
         kind = _kind(reply.status, reply.body[:SEARCHED].decode("utf-8", "replace"))
@@ -466,7 +466,7 @@ class Proxy:
 
 
 def _proxy(url: URL, secrets: Secrets) -> Proxy | None:
-    """The proxy for an address from the environment; its password is masked from then on."""
+    """The proxy that the environment specifies for an address; its password is masked from then on."""
     proxies = getproxies_environment()
     address = proxies.get(url.scheme) or proxies.get("all")
     if not address or proxy_bypass(url.host_port_subcomponent or ""):
@@ -478,7 +478,7 @@ def _proxy(url: URL, secrets: Secrets) -> Proxy | None:
                 for value in (proxy.password or proxy.user, f"{proxy.user}:{proxy.password or ''}"):
                     secrets.hide(value, "the password of the proxy")
             return Proxy(proxy.origin(), AGENT | _authorization("proxy-authorization", proxy))
-    # Without its value, in which a password could not be recognised.
+    # The value is not shown, because a password in it could not be recognised.
     raise PermanentError(
         f"the environment specifies a proxy for {url.scheme} that is not http://host:port or https://host:port; "
         f"correct {url.scheme.upper()}_PROXY or ALL_PROXY, or leave trust_env out"
@@ -486,7 +486,7 @@ def _proxy(url: URL, secrets: Secrets) -> Proxy | None:
 
 
 def _authorization(name: str, url: URL) -> dict[str, str]:
-    """The name and password in an address, as a header."""
+    """A Basic authorization header with the user name and password in an address."""
     if not url.user:
         return {}
     return {name: "Basic " + base64.b64encode(f"{url.user}:{url.password or ''}".encode()).decode()}

@@ -1,7 +1,7 @@
 """Collections of pictures with true labels: files, folders, `labels.csv`, one folder per class, and `.npz`.
 
-Listing a collection decodes nothing. A `Picture` is small, can be pickled and sent to another process, and is decoded
-each time it is used; only the arrays of a few `.npz` files are cached per process.
+No picture is decoded when a collection is listed. A `Picture` is small, can be pickled and sent to another process, and
+is decoded each time it is used; only the arrays of a few `.npz` files are cached in each process.
 """
 
 import csv
@@ -41,11 +41,11 @@ from looktwice.images.npz import array_names, labelled_stack, stacked
 
 
 FILE_COLUMNS = ("file", "file_name", "filename", "path", "image", "picture")
-"""The accepted names of the file column in a CSV; the first match counts."""
+"""The accepted names of the file column in a CSV; the first match is used."""
 COLUMN = "label"
 """The default column of true labels in a CSV."""
 NOT = "not"
-"""The column of excluded labels; a CSV with it may omit pictures, and leave true labels empty."""
+"""The column of excluded labels; a CSV with this column may omit pictures and leave true labels empty."""
 TAGS = "tags"
 """The column of tags, used instead of labels: `cat;dog`, or empty."""
 PROBABILITY = "probability"
@@ -54,7 +54,7 @@ PROBABILITY = "probability"
 
 @dataclass(frozen=True, slots=True)
 class KnownTruth:
-    """The true label of a picture, or its excluded labels; neither if it was marked unsure."""
+    """The true label of a picture, or its excluded labels; neither if the picture was marked as unsure."""
 
     truth: str | None = None
     excluded: tuple[str, ...] = ()
@@ -63,19 +63,19 @@ class KnownTruth:
 
 
 def read_header(path: Path) -> list[str]:
-    """The names of the columns of a CSV."""
+    """Read the column names of a CSV."""
     return next(_rows(path), [])
 
 
 def read_truths(path: Path, column: str = COLUMN) -> dict[str, KnownTruth]:
-    """The true label or tags of each file in a CSV with a column `file` (or another of `FILE_COLUMNS`) and this one.
+    """Read the true label or tags of each file from a CSV with a file column (see `FILE_COLUMNS`) and `column`.
 
-    With a column `not` beside `label`, a row has a label in one of the two, or in neither if the true label could not
-    be determined; a file may have several rows of excluded labels. A column `probability` has relative probabilities of
-    selection for labelling. Other columns are ignored.
+    If there is a column `not` for excluded labels beside `label`, a row has a label in one of the two columns, or in
+    neither if the true label could not be determined; a file may have several rows with excluded labels. The column
+    `probability` contains relative probabilities of selection for labelling. Other columns are ignored.
 
-    A column `tags` in place of `label` holds all tags of a file, `cat;dog`, or none. If any file has several rows with
-    different labels, the labels of every file in the table are its tags.
+    A column `tags`, used instead of `label`, contains all tags of a file, such as `cat;dog`, or is empty. If any file
+    has several rows with different labels, the labels in the table are treated as tags for all files.
     """
     rows = _rows(path)
     where, header = shown(str(path)), next(rows, [])
@@ -129,7 +129,7 @@ def read_truths(path: Path, column: str = COLUMN) -> dict[str, KnownTruth]:
 
 
 def _tagged(rows: Iterable[tuple[str, str]], column: str, where: str) -> dict[str, KnownTruth]:
-    """All tags of each file, from one row or several; a label that occurs twice for a file is an error."""
+    """Collect all tags of each file from one or more rows; a label that occurs twice for a file is an error."""
     tags_by_file: dict[str, list[str]] = {}
     for name, text in rows:
         tags_by_file.setdefault(name, []).extend(split_tags(text) if column == TAGS else (text,))
@@ -143,7 +143,7 @@ def _tagged(rows: Iterable[tuple[str, str]], column: str, where: str) -> dict[st
 
 
 def read_coco(path: Path) -> dict[str, KnownTruth]:
-    """The categories of the instances in each picture, from COCO JSON; a picture without any has no tag."""
+    """Read the categories of the instances in each picture from COCO JSON; pictures without instances have no tags."""
     with reading(path, "COCO instances JSON, with images, annotations and categories"):
         content = json.loads(path.read_bytes())
         names = {each["id"]: str(each["name"]) for each in content["categories"]}
@@ -177,15 +177,15 @@ if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".heic", ".heif", ".avif", ".bmp", ".tif", ".tiff", ".gif")
-"""Extensions of the files that are used from a folder, in upper or lower case."""
+"""The extensions of the files that are read from a folder, in upper or lower case."""
 
 
 def find(paths: Sequence[Path], max_pixels: int = MAX_PIXELS) -> Sequence[Picture]:
-    """The pictures in files, folders (including subfolders) and `.npz` files, without true labels.
+    """Find the pictures in files, folders (including subfolders) and `.npz` files, without true labels.
 
-    A folder given alone names its pictures by their path below it, sorted by code point; with several paths, each
-    name is prefixed with the path as given. A single file may have any extension; from a folder, only `ENDINGS` are
-    used.
+    If a single folder is given, each picture is named by its path relative to the folder, and names are sorted by code
+    point; with several paths, each name is prefixed with the path as given. A file that is given may have any
+    extension; from a folder, only files with `ENDINGS` are used.
     """
     if not paths:
         raise DataError("no pictures were given; give files or folders", code="pictures-none")
@@ -222,7 +222,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A picture in memory: its file's bytes, or its pixels; an Image that was given is shared."""
+    """A picture in memory: the bytes of a file, or pixels; an `Image` is shared, not copied."""
 
     content: bytes | NDArray[np.uint8] | Image = field(repr=False)
 
@@ -236,7 +236,7 @@ PictureLike = Union[Picture, Image, str, Path, bytes, NDArray[np.uint8], "Pillow
 """One picture: a path, the bytes of a file, an array (uint8, height × width [× RGB]), or a Pillow image."""
 Kind = Literal["label", "tags"]
 PicturesLike = str | Path | Sequence[PictureLike] | NDArray[np.uint8]
-"""Many: a file, folder or .npz, a sequence of pictures, or one array of them."""
+"""Several pictures: a file, folder or .npz, a sequence of pictures, or one array with all pictures."""
 
 
 def one(item: PictureLike, name: str = "picture") -> Picture:
@@ -269,7 +269,7 @@ def many(items: PicturesLike) -> Sequence[Picture]:
 
 
 def of_several(path: Path, picture: Picture) -> Picture:
-    """A picture from one of several collections, whose name is prefixed with the path of its collection."""
+    """Prefix the name of a picture with the path of its collection, for use with other collections."""
     if isinstance(picture.source, Folder):
         name = (picture.source.root / picture.name).as_posix()
         return replace(picture, name=name, source=Folder(Path(), picture.source.max_pixels))
@@ -277,7 +277,7 @@ def of_several(path: Path, picture: Picture) -> Picture:
 
 
 def has_truths(items: PicturesLike) -> bool:
-    """Whether this is a folder with labels.csv, or an .npz with labels."""
+    """Whether `items` is a folder with labels.csv or an .npz file with labels."""
     if not isinstance(items, str | Path):
         return False
     path = Path(items)
@@ -285,7 +285,7 @@ def has_truths(items: PicturesLike) -> bool:
 
 
 def with_truths(pictures: Sequence[Picture], labels: Iterable[object]) -> list[Picture]:
-    """The pictures with one true label each, or with a list or set of tags each; the numbers must agree."""
+    """Add true labels to pictures: one label, or a list or set of tags, per picture; the two lengths must be equal."""
     truths = list(labels)
     if len(truths) != len(pictures):
         raise DataError(
@@ -339,7 +339,7 @@ def open_all_labelled(paths: Sequence[Path], truths: Path | None = None, column:
 
 
 def of_kind(pictures: Sequence[Picture], kind: Kind) -> Sequence[Picture]:
-    """The pictures, if all true labels are of this kind; where tags are required, labels separated by `;` are tags."""
+    """Check that all true labels are of this kind; if tags are required, labels are split at each `;` into tags."""
     if kind == "tags" and any(";" in (picture.truth or "") for picture in pictures):
         pictures = [p if p.truth is None else replace(p, truth=None, tags=split_tags(p.truth)) for p in pictures]
     forms = {_form(picture) for picture in pictures}
@@ -377,7 +377,7 @@ def _is_npz(path: Path) -> bool:
 def _among(path: Path, here: Folder) -> Sequence[Picture]:
     name = path.as_posix()
     with reading(path):
-        try:  # not path.exists(), which from Python 3.14 on is false for what may not be looked at
+        try:  # not path.exists(), which from Python 3.14 on is false if access is denied
             mode = path.stat().st_mode
         except (FileNotFoundError, NotADirectoryError, ValueError):
             raise DataError(
@@ -399,7 +399,7 @@ def _listed(root: Path) -> list[str]:
 
 
 def _walk(root: Path) -> Iterator[str]:
-    """List files below a folder, except hidden ones. Each folder is read once, so that circular links terminate.
+    """List the files below a folder, except hidden files. Each folder is read only once, in case links are circular.
 
     Links to folders are followed last, so that files below the root keep their own names; links to a folder
     above the root, or above the link, are not followed.
@@ -428,7 +428,7 @@ def _walk(root: Path) -> Iterator[str]:
 def _is_folder(entry: "os.DirEntry[str]") -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link to itself; opening it will say so
+    except OSError:  # a link to itself; opening it will raise an error
         return False
 
 
@@ -466,7 +466,7 @@ def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[P
     where, is_coco = shown(str(table)), table.suffix.lower() == ".json"
     truths = read_coco(table) if is_coco else read_truths(table, column)
     sources = {picture.name: picture.source for picture in find([path], max_pixels)}
-    # An accented letter may be one character in the table and two in the name of the file, as on a Mac.
+    # An accented letter may be one character in the table but two in the file name, as on macOS.
     others = {normalize("NFC", name): name for name in sources.keys() - truths.keys()}
     aliases = {name: others.get(normalize("NFC", name), name) for name in truths.keys() - sources.keys()}
     truths = {aliases.get(name, name): each for name, each in truths.items()}

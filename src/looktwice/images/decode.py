@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 
 MAX_BYTES = 512 * 2**20
-"""Size of the largest file that is read."""
+"""The maximum size of a file, in bytes."""
 
 IN_ROWS = 4
 """The factor by which a JPEG may exceed the pixel limit if it is decoded row by row, at a reduced scale."""
 
 BYTES_A_PIXEL = 7
-"""Bytes per pixel while decoding: Pillow's four, and three of the array."""
+"""Memory per pixel while decoding, in bytes: four in Pillow, and three in the array."""
 TOGETHER = 256 * 2**20
-"""The maximum total memory in bytes for pictures being decoded, unless a single one needs more."""
+"""The maximum total memory, in bytes, for pictures that are being decoded, unless a single picture needs more."""
 
 MOST_SCANS = 100
-"""The maximum number of scans of a JPEG; programs write about ten."""
+"""The maximum number of scans in a JPEG; typical files have about ten."""
 
 _JPEG = b"\xff\xd8\xff"
 
@@ -66,7 +66,7 @@ def decode(data: bytes, name: str, max_pixels: int = MAX_PIXELS, size: WorkingSi
         return Image.reduced(image.pixels, target, whole, file_digest(data))
     except ImageError as refusal:
         raise ImageError(refusal.why, shown(name), code=refusal.code) from None
-    except Exception as fault:  # readers raise almost anything on broken files, MemoryError and KeyError included
+    except Exception as fault:  # broken files raise almost any error, including MemoryError and KeyError
         line = " ".join(str(fault).split()).partition(" (")[0] or type(fault).__name__
         raise ImageError(f"broken or cut off ({shown(line[:120])}); replace the file", shown(name)) from fault
 
@@ -86,11 +86,11 @@ def load(path: Path, max_pixels: int = MAX_PIXELS, size: WorkingSize | None = No
 
 
 def converted(picture: PillowImage) -> NDArray[np.uint8]:
-    """The pixels of an open Pillow image as its file would give them: upright, 8 bits, grey, RGB or RGBA."""
-    pixels = _channels(picture)  # first, since Pillow turns a TIFF upright when it is loaded, and says so only then
+    """The pixels of an open Pillow image, as if decoded from its file: upright, 8 bits, grey, RGB or RGBA."""
+    pixels = _channels(picture)  # first, since Pillow rotates a TIFF, and then resets its orientation, on loading
     try:
         orientation = picture.getexif().get(0x112, 1)
-    except Exception:  # a damaged EXIF block, for which Pillow raises many kinds
+    except Exception:  # a damaged EXIF block, for which Pillow raises various errors
         orientation = 1
     return _upright(pixels, orientation if orientation in range(1, 9) else 1)
 
@@ -140,7 +140,7 @@ def _check_size(size: tuple[int, int], max_pixels: int) -> None:
 
 
 def _opened(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
-    """Open a Pillow image, reading only the header; returns it with its EXIF block (possibly empty)."""
+    """Open a Pillow image, reading only the header; returns the image and its EXIF block, which may be empty."""
     if not data:
         raise ImageError("the file is empty; replace it")
     if data.startswith(_JPEG):
@@ -157,7 +157,7 @@ def _opened(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
 
 
 def _jpeg(data: bytes) -> tuple[ImageFile, bytes]:
-    """Also accepts an MPO, the pair of pictures that some phones write, and uses its first."""
+    """Open a JPEG, or the first picture of an MPO, the pair of pictures that some phones write."""
     from PIL.JpegImagePlugin import JpegImageFile
 
     _check_scans(data)
@@ -168,7 +168,7 @@ def _jpeg(data: bytes) -> tuple[ImageFile, bytes]:
 def _draft(picture: JpegImageFile, data: bytes, target: tuple[int, int], max_pixels: int) -> None:
     """Decode a JPEG at 1/2, 1/4 or 1/8 of its size if that stays above the target.
 
-    If the first scan contains all components, the JPEG is decoded row by row, so it may have more pixels than are kept.
+    If the first scan contains all components, the JPEG is decoded row by row, so it may exceed the pixel limit.
     Otherwise, all coefficients are in memory before the first row is written, at any scale.
     """
     parts = picture.layers
@@ -180,13 +180,13 @@ def _draft(picture: JpegImageFile, data: bytes, target: tuple[int, int], max_pix
 
 
 _MARKER = re.compile(rb"\xff+([^\x00\xff\xd0-\xd7])")
-"""A JPEG marker outside compressed pixels."""
+"""Matches a JPEG marker outside compressed pixels."""
 _ALONE, _END, _SCAN = (0x01, 0xD8), 0xD9, 0xDA
 
 
 def _check_scans(data: bytes) -> None:
-    """Reject a JPEG with many scans: each is a pass over all pixels, even one of a few bytes."""
-    if data.count(b"\xff\xda") <= MOST_SCANS:  # which is quick, and enough for nearly every file
+    """Reject a JPEG with too many scans: each scan, even one of a few bytes, needs a pass over all pixels."""
+    if data.count(b"\xff\xda") <= MOST_SCANS:  # this test is fast, and sufficient for nearly every file
         return
     at, scans = 2, 0
     while (marker := _MARKER.search(data, at)) and (kind := marker[1][0]) != _END:
@@ -206,7 +206,7 @@ _JPEG_METADATA = {b"Exif\0\0": b"\xff\xe1", b"ICC_PROFILE\0": b"\xff\xe2", b"Pho
 
 
 def _metadata_renamed(data: bytes) -> bytes:
-    """Change the case of the first letter of these names, so that Pillow does not parse the segments.
+    """Change the case of the first letter of the metadata names, so that Pillow does not parse these segments.
 
     The two bytes of a marker cannot occur inside compressed pixels.
     """
@@ -239,7 +239,7 @@ _PNG_ESSENTIAL = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
 
 
 def _png_chunks(data: bytes) -> Iterator[tuple[bytes, memoryview]]:
-    """Type and bytes (length, type, content, checksum) of each chunk; the last one may be cut off."""
+    """The type and all bytes (length, type, content, checksum) of each chunk; the last chunk may be truncated."""
     view, at, kind = memoryview(data), 8, b""
     while at < len(data) and kind != b"IEND":
         end = at + 12 + int.from_bytes(view[at : at + 4])
@@ -255,7 +255,7 @@ def _bmp(data: bytes) -> tuple[ImageFile, bytes]:
 
 
 def _heif(data: bytes) -> tuple[ImageFile, bytes]:
-    """Accepts only HEIC, which phones write, and AVIF: two codecs in one container, identified by its brands."""
+    """Open HEIC, which phones write, or AVIF: both use the same container, whose brands identify the codec."""
     brands = data[8 : int.from_bytes(data[:4])] if data[4:8] == b"ftyp" else b""
     try:
         if b"avif" in brands:
@@ -266,7 +266,7 @@ def _heif(data: bytes) -> tuple[ImageFile, bytes]:
         if b"hei" in brands or b"mif1" in brands:
             from pi_heif import HeifImageFile
 
-            return HeifImageFile(io.BytesIO(data)), b""  # turned upright while it is decoded
+            return HeifImageFile(io.BytesIO(data)), b""  # rotated upright while it is decoded
     except ImportError:
         raise ImageError("HEIC and AVIF pictures need: pip install 'looktwice[heif]'", code="extra-missing") from None
     raise ImageError("not a readable picture; convert it to JPEG or PNG", code="image-unsupported")
@@ -278,7 +278,7 @@ def reads_heic() -> bool:
 
 
 def _gif(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
-    """The first frame. Its size is checked here because Pillow would check it, with a warning, while it opens."""
+    """Open the first frame. Its size is checked here, because Pillow would check it with a warning while opening."""
     from PIL.GifImagePlugin import GifImageFile
 
     width, height, flags = struct.unpack_from("<HHB", data, 6)
@@ -304,9 +304,9 @@ def _gif_frame(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _webp(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
-    """The first frame. Its size is checked here because opening already allocates the pixels.
+    """Open the first frame. Its size is checked here, because opening already allocates the pixels.
 
-    Pillow's reader holds up to 22 bytes per pixel, the others 14, so that only 5 of 8 pixels may come as WebP.
+    Pillow needs up to 22 bytes per pixel for WebP, but 14 for other formats, so only 5/8 of the pixels are allowed.
     """
     from PIL.WebPImagePlugin import WebPImageFile
 
@@ -325,7 +325,7 @@ def _webp_size(head: bytes) -> tuple[int, int]:
 
 
 def _pillow_limit(max_pixels: int) -> int:
-    """The limit, not above the one at which Pillow's readers of GIF, WebP and TIFF warn or refuse on their own."""
+    """The pixel limit, reduced if necessary to the limit of Pillow's own GIF, WebP and TIFF readers."""
     import PIL.Image
 
     return min(max_pixels, PIL.Image.MAX_IMAGE_PIXELS or max_pixels)
@@ -340,7 +340,7 @@ _TIFF_LIMITS = {
 """The maximum number of values of each tag that affects pixels; other tags are dropped."""
 
 _TIFF_WIDTHS = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}
-"""Bytes of one value, by type."""
+"""The number of bytes per value, by type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +365,7 @@ class _Directory:
         return cls("little" if sign == "<" else "big", counts, places, entry, start, length)
 
     def entries(self, block: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-        """Tag, type, number of values, and the values or their offset."""
+        """The entries: tag, type, number of values, and the values or their offset."""
         first = self.start + self.number.size
         for number in range(self.length):
             yield self.entry.unpack_from(block, first + number * self.entry.size)
@@ -377,7 +377,7 @@ class _Directory:
 
 
 def _tiff(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
-    """The first page. A TIFF has the same layout as an EXIF block, so it is used as its own."""
+    """Open the first page. A TIFF has the layout of an EXIF block, so the file itself is returned as the EXIF block."""
     from PIL.TiffImagePlugin import TiffImageFile
 
     picture = TiffImageFile(io.BytesIO(_tiff_essential(data)))
@@ -391,7 +391,7 @@ def _tiff(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
 
 
 def _tiff_essential(data: bytes) -> bytes:
-    """The TIFF with one page, whose directory contains only valid entries that affect its pixels."""
+    """Reduce a TIFF to one page, with only the valid directory entries that affect the pixels."""
     directory, kept, unread = _Directory.parse(data), {}, len(data)
     if directory.start < 8 * (directory.offset.size // 4):
         raise ImageError("broken or cut off (a TIFF directory inside the header); replace the file")
@@ -444,7 +444,7 @@ def _channels(picture: PillowImage) -> NDArray[np.uint8]:
 
 
 def _from_16_bits(picture: PillowImage) -> NDArray[np.uint8]:
-    """Grey in 8 bits: the low byte is dropped, as for 16-bit colour, and the transparent value is white."""
+    """Convert 16-bit grey to 8 bits: the low byte is dropped, as in 16-bit colour; transparent pixels become white."""
     values = np.asarray(picture)
     if values.min() < 0 or values.max() > 0xFFFF:
         raise ImageError(

@@ -1,4 +1,4 @@
-"""Images: pixels with a digest, encodings, thumbnails and descriptors; and pictures that are decoded when asked."""
+"""Images: pixels with a digest, encodings, thumbnails and descriptors; and pictures that are decoded on demand."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 from looktwice.errors import DataError, ImageError, shown
 
 MAX_PIXELS = 64_000_000
-"""The default limit on the number of pixels that are decoded."""
+"""The default limit on the number of pixels in a picture."""
 SMALL = 64
 """The longer side in pixels up to which a thumbnail is lossless, since single pixels may be visible."""
 QUALITY = 82
-"""JPEG quality of other thumbnails."""
+"""The JPEG quality of larger thumbnails."""
 
 
 @dataclass(frozen=True)
 class WorkingSize:
-    """The largest size that a classifier can use; larger pictures are scaled down once, before views are drawn."""
+    """The largest picture size that a classifier can use; larger ones are scaled down once, before views are drawn."""
 
     long: int | None = None
     """The maximum longer side in pixels."""
@@ -39,7 +39,7 @@ class WorkingSize:
     """The product of width and height up to which a picture is not scaled."""
 
     def scaled(self, height: int, width: int) -> tuple[int, int]:
-        """The height and width of such a picture at this size: at most its own, and at least 1 each."""
+        """The height and width of a picture after scaling to this size: at most the original, at least 1."""
         if height * width <= self.spared:
             return height, width
         least, most = sorted((height, width))
@@ -62,7 +62,7 @@ class Image:
 
     pixels: NDArray[np.uint8]
     original_size: tuple[int, int] | None = None
-    """Height and width of the larger picture that the pixels are scaled down from."""
+    """The height and width of the original picture, if the pixels were scaled down."""
 
     @classmethod
     def from_array(cls, pixels: NDArray[np.uint8]) -> Image:
@@ -77,7 +77,7 @@ class Image:
     def reduced(
         cls, pixels: NDArray[np.uint8], size: tuple[int, int], original_size: tuple[int, int], digest: str
     ) -> Image:
-        """The image of an RGB array scaled down to this height and width, with the digest of the full picture."""
+        """Create an image by scaling an RGB array to this height and width; it has the digest of the full picture."""
         height, width = size
         small = np.asarray(cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
         image = cls(_frozen(small), original_size)
@@ -85,7 +85,7 @@ class Image:
         return image
 
     def within(self, size: WorkingSize | None) -> Image:
-        """The image at a working size, with the digest of all its pixels; unchanged if it is no larger."""
+        """Scale the image down to a working size, keeping its digest; smaller images are returned unchanged."""
         height, width, _ = self.pixels.shape
         target = size.scaled(height, width) if size else (height, width)
         if target == (height, width):
@@ -102,7 +102,7 @@ class Image:
     def digest(self) -> str:
         """32 hex digits that identify the picture at any working size; computed on first use.
 
-        They depend on the shape and the pixels alone, or on the bytes of a file that was never decoded in full.
+        The digest depends only on the shape and the pixels, or on the bytes of a file that was never decoded in full.
         """
         if "digest" not in self.__dict__:
             height, width, _ = self.pixels.shape
@@ -113,26 +113,27 @@ class Image:
         return known
 
     def described(self) -> Floats:
-        """(len(NAMES),): its descriptor."""
+        """(len(NAMES),): the descriptor of the image."""
         return descriptor(self.pixels, self.original_size)
 
     def thumbnail(self) -> bytes:
-        """8 × 8 grey levels, which barely change when the picture is recompressed or scaled."""
+        """8 × 8 grey levels, which hardly change if the picture is recompressed or scaled."""
         grey = cv2.cvtColor(self.pixels, cv2.COLOR_RGB2GRAY)
         return cv2.resize(grey, (8, 8), interpolation=cv2.INTER_AREA).tobytes()
 
 
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:
-    """PNG of an RGB array.
+    """Encode an RGB array as PNG.
 
-    OpenCV's default (level 1, run lengths, one filter) is kept: for photos of 224 px it took 1.75 ms and 95 KB,
-    where level 0 took 1.63 ms and 151 KB, level 1 with adaptive filters 3.3 ms and 88 KB, level 3 4.8 ms and 86 KB.
+    OpenCV's defaults (level 1, run lengths, one filter) are used. For photos of 224 px, encoding needed 1.75 ms and
+    95 KB, but 1.63 ms and 151 KB at level 0, 3.3 ms and 88 KB at level 1 with adaptive filters, and 4.8 ms and 86 KB
+    at level 3.
     """
     return _encoded(".png", pixels, [])
 
 
 def encode_jpeg(pixels: NDArray[np.uint8], quality: int, *, full_colour: bool = False) -> bytes:
-    """JPEG of an RGB array; `quality` from 1 to 100. `full_colour` keeps the colour of every pixel (4:4:4)."""
+    """Encode an RGB array as JPEG; `quality` is from 1 to 100. `full_colour` disables chroma subsampling (4:4:4)."""
     if not 1 <= quality <= 100:
         raise ImageError(f"JPEG quality is {quality}; give a number from 1 to 100", code="option-invalid")
     sampling = [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444] if full_colour else []
@@ -148,7 +149,7 @@ def file_digest(data: bytes) -> str:
 
 @contextmanager
 def reading(path: Path, form: str = "") -> Iterator[None]:
-    """Converts errors of reading a file or folder to one line with its name.
+    """Context manager: convert errors while reading a file or folder to a one-line error with its name.
 
     With `form`, the expected file format, it also converts any exception that a damaged file raises.
     """
@@ -161,7 +162,7 @@ def reading(path: Path, form: str = "") -> Iterator[None]:
         raise DataError(
             f"{shown(str(path))}: cannot be read ({why}); check the path and its permissions", code="file-unreadable"
         ) from fault
-    except Exception as fault:  # each format has its own kinds
+    except Exception as fault:  # each format raises different errors
         if not form:
             raise
         why = " ".join(str(fault).split())[:200] or type(fault).__name__
@@ -188,7 +189,7 @@ def _three_channels(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _on_white(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """RGB of RGBA on a white ground, rounded to the nearest; computed in strips, since each product needs two bytes."""
+    """Put RGBA on a white background, rounding to nearest; computed in strips, since each product needs two bytes."""
     rgb = np.empty((*pixels.shape[:2], 3), np.uint8)
     rows = max(1, 2**20 // pixels.shape[1])
     for top in range(0, len(pixels), rows):
@@ -214,7 +215,7 @@ def _encoded(ending: str, pixels: NDArray[np.uint8], settings: list[int]) -> byt
 
 
 def shrunk(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """The picture, scaled down if its longer side has more than `side` pixels."""
+    """Scale the picture down if its longer side has more than `side` pixels."""
     height, width = WorkingSize(long=side).scaled(*pixels.shape[:2])
     if (height, width) == pixels.shape[:2]:
         return pixels
@@ -222,7 +223,7 @@ def shrunk(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
 
 
 def data_url(pixels: NDArray[np.uint8]) -> str:
-    """A picture as a data URL: PNG if small, JPEG otherwise."""
+    """Encode a picture as a data URL: PNG if the picture is small, otherwise JPEG."""
     small = max(pixels.shape[:2]) <= SMALL
     data = encode_png(pixels) if small else encode_jpeg(pixels, QUALITY)
     return f"data:image/{'png' if small else 'jpeg'};base64,{base64.b64encode(data).decode()}"
@@ -233,9 +234,10 @@ Stamp = tuple[int, ...]
 
 
 class Source(Protocol):
-    """The interface of a source: reads the pixels of the picture with a name, at a working size.
+    """The interface of picture sources, which read the pixels of a picture by its name, at a working size.
 
-    A source of files also has `stamp(name)`, the stamp of the file, which raises an OSError if the file is missing.
+    A source that reads files also has a method `stamp(name)`, which returns the stamp of the file and raises an OSError
+    if the file is missing.
     """
 
     def image(self, name: str, size: WorkingSize | None = None) -> Image: ...
@@ -253,7 +255,7 @@ class Picture:
     probability: float = 1.0
     """The relative probability of selection for labelling, in (0, 1]; 1 if equal."""
     tags: tuple[str, ...] | None = None
-    """All tags that apply, if it is labelled with tags."""
+    """All tags that apply, if the picture is labelled with tags."""
 
     def image(self, size: WorkingSize | None = None) -> Image:
         """Decode the picture, scaled down to a working size if larger.
@@ -263,11 +265,11 @@ class Picture:
         return self.source.image(self.name, size)
 
     def stamp(self) -> Stamp | None:
-        """The stamp of the picture's file; None without a file, or if it is missing."""
+        """The stamp of the picture's file; returns None if there is no file or the file is missing."""
         stamp: Callable[[str], Stamp] | None = getattr(self.source, "stamp", None)
         try:
             return stamp(self.name) if stamp else None
-        except (OSError, ValueError):  # a name that holds a zero is no name of a file
+        except (OSError, ValueError):  # a name with a null character cannot be a file name
             return None
 
 
@@ -306,13 +308,13 @@ Floats = NDArray[np.float64]
 Pixels = NDArray[np.uint8]
 
 LARGEST = 256
-"""Sides up to this number of pixels are used in full; beyond, colours are sampled and detail is that of the centre."""
+"""If a side has more pixels than this, colours are sampled, and detail is measured only in the centre."""
 GRID, TINTS = 4, 2
-"""Cells along each side of the small grey copy, and of the small copies of the two colour channels."""
+"""The cells along each side of the reduced grey channel, and of the two reduced colour channels."""
 BANDS = 4
 """The number of octaves of detail, the finest first."""
 BLOCK = 8
-"""The side of JPEG's blocks, whose borders are visible."""
+"""The side of JPEG blocks in pixels; their borders may be visible."""
 LEVELS = np.arange(256) / 255
 SQUARES = LEVELS**2
 QUANTILES = 0.05, 0.25, 0.5, 0.75, 0.95
@@ -343,14 +345,14 @@ NAMES = (
     "noise",
     "blocks",
 )
-"""The names of the numbers; all are shares, or logarithms to base 2."""
+"""The names of the numbers in a descriptor; each number is a share or a logarithm to base 2."""
 PLACES = {name: place for place, name in enumerate(NAMES)}
 
 
 def descriptor(pixels: Pixels, original_size: tuple[float, float] | None = None) -> Floats:
     """(len(NAMES),): the descriptor of `pixels`, height × width × RGB.
 
-    `original_size` is the height and width of the larger picture that the pixels are scaled down from, if they are.
+    `original_size` is the height and width of the original picture, if the pixels were scaled down.
 
     >>> grey = np.full((28, 28, 3), 51, np.uint8)
     >>> dict(zip(NAMES, descriptor(grey).tolist()))["median"]
@@ -369,7 +371,7 @@ def descriptor(pixels: Pixels, original_size: tuple[float, float] | None = None)
 
 
 def _colours(pixels: Pixels) -> list[float]:
-    """The mean of each channel, and the colourfulness."""
+    """The mean of each channel, and the mean and standard deviation of the saturation."""
     red, green, blue = cv2.split(pixels)
     spread = cv2.subtract(cv2.max(cv2.max(red, green), blue), cv2.min(cv2.min(red, green), blue))
     (saturation,), (deviation,) = cv2.meanStdDev(spread)
@@ -403,8 +405,7 @@ def _detail(grey: Pixels) -> list[float]:
         lower = cast(Pixels, cv2.pyrDown(level))
         bands.append(_deviation(level, cast(Pixels, cv2.pyrUp(lower, dstsize=level.shape[::-1]))))
         level = lower
-    # [1, −2, 1] along both sides: the filter of Immerkær (1996), to which surfaces, slopes and straight edges are
-    # nothing.
+    # [1, −2, 1] along both sides: the filter of Immerkær (1996), which ignores surfaces, slopes and straight edges.
     noise = cv2.norm(cv2.Sobel(grey, cv2.CV_16S, 2, 2, ksize=3), cv2.NORM_L1) / grey.size
     steps = [*_steps(grey), *_steps(cast(Pixels, cv2.transpose(grey)))]
     # On a logarithmic scale, except near zero.
@@ -415,10 +416,10 @@ def _detail(grey: Pixels) -> list[float]:
 
 
 def _deviation(one: Pixels, other: Pixels) -> float:
-    """The standard deviation of the differences, in grey levels; computed from integer sums, which are exact."""
+    """The standard deviation of the differences in grey levels; computed from integer sums, which are exact."""
     share = 1 / one.size
     mean = (cv2.sumElems(one)[0] - cv2.sumElems(other)[0]) * share
-    squares = round(cv2.norm(one, other, cv2.NORM_L2SQR))  # whole, but OpenCV squares a root
+    squares = round(cv2.norm(one, other, cv2.NORM_L2SQR))  # rounded, since OpenCV squares a root
     return math.sqrt(max(0.0, squares * share - mean * mean))
 
 

@@ -22,20 +22,20 @@ from looktwice.images.image import Collection, Image, Picture, Source, Stamp, Wo
 
 NPZ = "an .npz of plain arrays"
 MOST_BYTES = 2**32
-"""The largest array that is decompressed into memory."""
+"""The maximum size, in bytes, of an array that is decompressed into memory."""
 LOCAL_HEADER = struct.Struct("<26xHH")
-"""The fixed part of a member's header in a zip file; it ends with the lengths of the name and of what follows it."""
+"""The fixed part of a member header in a zip file, which ends with the lengths of the name and of the extra field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The header of an array whose data the file does contain."""
+    """The header of an array, checked against the size of the file."""
 
     shape: tuple[int, ...]
     kind: "np.dtype[np.generic]"
     fortran: bool
     offset: int | None
-    """The offset of the first number in the file; None if it is compressed."""
+    """The offset of the first number in the file; None if the array is compressed."""
 
 
 def array_names(path: Path) -> list[str]:
@@ -58,7 +58,7 @@ def read_header(path: Path, name: str) -> Header:
             names = LOCAL_HEADER.unpack(archive.fp.read(LOCAL_HEADER.size))
             offset = info.header_offset + LOCAL_HEADER.size + sum(names) + start
     claimed, real = math.prod(shape) * kind.itemsize, os.path.getsize(path)
-    # A member may also claim a wrong length, but each picture or label takes at least a byte of the file.
+    # A member may also declare a wrong length, but each picture or label needs at least one byte in the file.
     beyond = offset is not None and offset + claimed > real
     if min(shape, default=1) < 0 or start + claimed != info.file_size or beyond:
         raise DataError(
@@ -117,7 +117,7 @@ class Slices:
     listed: Stamp
     offset: int
     shape: tuple[int, ...]
-    """Of one picture."""
+    """The shape of one picture."""
 
     def stamp(self, name: str) -> Stamp:
         return stamp_of(self.path)
@@ -225,9 +225,9 @@ def _tagged_stack(
 
 
 def named_truths(path: Path, labels: "NDArray[np.generic]", names: Sequence[str] | None) -> list[str]:
-    """Map stored labels to true labels: numbers to class names, strings to themselves.
+    """Map stored labels to true labels: numbers to class names, and strings to themselves.
 
-    Numbers without class names become texts. Raises a DataError that lists labels without a class name.
+    Without class names, numbers are converted to text. Raises a DataError that lists labels without a class name.
     """
     if labels.dtype.kind not in "iu":
         texts = _texts(path, labels)
@@ -248,7 +248,7 @@ def named_truths(path: Path, labels: "NDArray[np.generic]", names: Sequence[str]
 
 
 def _texts(path: Path, array: "NDArray[np.generic]") -> list[str]:
-    """A list of texts from an array of text or UTF-8 bytes, none of them empty."""
+    """Convert an array of text or UTF-8 bytes to a list of non-empty texts."""
     where = shown(str(path))
     if array.dtype.kind not in "US" or array.ndim != 1:
         raise DataError(

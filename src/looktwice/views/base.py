@@ -1,7 +1,7 @@
 """The interface of views, and the registry of their families.
 
-A view is a frozen value that describes a changed query. Its text is canonical: numbers are printed in their shortest
-form, and options only if they differ from their default, so the text can serve as a key.
+A view is an immutable value that describes a changed query. Its text is canonical: numbers are printed in their
+shortest form, and options only if they differ from their defaults. The text can therefore be used as a key.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ THIRDS = 3
 
 @dataclass(frozen=True)
 class LabelOrder:
-    """An order of the labels that is determined by the picture.
+    """A label order that is determined by the picture.
 
-    Numbers 1 to 3 share one shuffled list that is rotated by thirds, and so do 4 to 6: within such a group every label
-    is once in each third of the list, if their number is divisible by three.
+    Numbers 1 to 3 use the same shuffled list, rotated by thirds, as do numbers 4 to 6. Within such a group, every label
+    appears once in each third of the list, if the number of labels is divisible by three.
     """
 
     digest: str
     number: int
-    """1 or more."""
+    """The number of the order, from 1."""
 
     def permuted(self, labels: Sequence[Item]) -> tuple[Item, ...]:
         """The labels in this order."""
@@ -54,15 +54,15 @@ class LabelOrder:
 
 @dataclass(frozen=True)
 class Phrasing:
-    """Changes to the prompt of one query; none by default."""
+    """Changes to the prompt of one query; by default, the prompt is unchanged."""
 
     order: LabelOrder | None = None
     wording: int = 0
     """The paraphrase, from 1; 0 is the default prompt."""
     ranked: bool = False
-    """Whether it asks for a ranked list of labels."""
+    """Whether the prompt asks for a ranked list of labels."""
     describe: bool = False
-    """Whether it asks for a description of the picture before the label."""
+    """Whether the prompt asks for a description of the picture before the label."""
 
 
 AS_DESCRIBED = Phrasing()
@@ -77,16 +77,16 @@ Floats = NDArray[np.float64]
 
 _WORD = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII)
 CLASSIFIER_NAME = re.compile(r"[^\s@*]{1,60}")
-"""The name of a classifier, as it stands before the @ of `gpt@mirror`."""
+"""Matches a classifier name, such as the one before the @ in `gpt@mirror`."""
 
 
 class Between(NamedTuple):
-    """The numbers from low to high, both included."""
+    """The numbers from low to high, inclusive."""
 
     low: float
     high: float
     whole: bool = False
-    """Only whole numbers."""
+    """Whether only integers are allowed."""
 
 
 class Argument(NamedTuple):
@@ -94,9 +94,9 @@ class Argument(NamedTuple):
 
     name: str
     allowed: Between | tuple[str, ...]
-    """The range of a number, or the words to choose from."""
+    """The range of a number, or the allowed words."""
     default: object
-    """MISSING if it is required."""
+    """The default value; MISSING if the argument is required."""
 
 
 @dataclass(frozen=True)
@@ -108,10 +108,10 @@ class View(ABC):
     """
 
     random: ClassVar[bool] = False
-    """Whether the view is random, so that another index shows different pixels."""
+    """Whether the view is random: its pixels then depend on the index of the query."""
 
     version: ClassVar[str] = ""
-    """Part of the ledger keys; a family of another package changes it whenever its pixels change."""
+    """Part of the ledger keys; families in other packages must change it whenever their pixels change."""
 
     def __post_init__(self) -> None:
         family = type(self)
@@ -124,9 +124,10 @@ class View(ABC):
 
     @abstractmethod
     def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
-        """Fills `out`, (n, height, width, 3), with the picture as each of the n queries shows it; returns nothing.
+        """Write the pixels of the n queries about a picture into `out`, (n, height, width, 3); returns nothing.
 
-        `part` is the place of this view in a chain, or 0; `chance` returns the random numbers of each query and part.
+        `part` is the position of this view in a chain, or 0; `rendering.uniforms(questions, part)`
+        returns random numbers.
         """
 
     def phrased(self, asked: Phrasing, digest: str) -> Phrasing:
@@ -166,7 +167,7 @@ def draw(view: View, part: int, questions: Sequence[Question], picture: Pixels, 
 
 @dataclass(frozen=True)
 class Worded(View):
-    """A view that changes the prompt and not the pixels, for classifiers that take a prompt."""
+    """A view that changes the prompt but not the pixels, for classifiers that take a prompt."""
 
     version: ClassVar[str] = "1"
 
@@ -179,15 +180,15 @@ class Worded(View):
 
 
 class Question(NamedTuple):
-    """A query about a picture; the pixels and words that are shown depend on this alone.
+    """A query about a picture; it alone determines the pixels and the wording that are sent.
 
-    A tuple, because each picture has many and they are used as keys: creating and hashing it takes half the time.
+    Each picture has many queries, which are used as keys; as a tuple, a query is created and hashed in half the time.
     """
 
     digest: str
     view: View
     seed: int
-    """0 for a fixed view, so that its stored answers are found with any seed."""
+    """The random seed; 0 for a fixed view, so that its stored answers are found with any seed."""
     index: int  # type: ignore[assignment]
 
     @property
@@ -201,11 +202,11 @@ class Question(NamedTuple):
 Family = TypeVar("Family", bound=View)
 
 REGISTERED: dict[str, type[View]] = {}
-"""The families that can be used, by name."""
+"""The registered families of views, by name."""
 
 
 def register(family: type[Family]) -> type[Family]:
-    """Class decorator: registers a family under the name of its class in lower case."""
+    """Class decorator: register a family under its class name in lower case."""
     name, where = name_of(family), f"{family.__module__}.{family.__qualname__}"
     if missing := getattr(family, "__abstractmethods__", None):
         raise ViewError(
@@ -227,18 +228,18 @@ def register(family: type[Family]) -> type[Family]:
             f"the view {where} cannot be named {name!r} like the one in {known.__module__}; rename the class",
             code="view-plugin",
         )
-    REGISTERED[name] = family  # a class that is defined again, as in a notebook, replaces itself
+    REGISTERED[name] = family  # a class that is defined again, as in a notebook, replaces the earlier one
     return family
 
 
 def name_of(family: type[View]) -> str:
-    """The name of a family, which is the beginning of the texts of its views."""
+    """The name of a family; the text of each of its views starts with this name."""
     return family.__name__.lower()
 
 
 @cache
 def arguments(family: type[View]) -> tuple[Argument, ...]:
-    """The numbers and words of a family, in the order of its fields."""
+    """The parameters of a family, in the order of its fields."""
     try:
         hints = get_type_hints(family, include_extras=True)
     except NameError as error:
@@ -266,7 +267,7 @@ def arguments(family: type[View]) -> tuple[Argument, ...]:
 def _checked(family: type[View], argument: Argument, value: object) -> object:
     allowed = argument.allowed
     if isinstance(allowed, Between):
-        number = float(value) + 0.0 if isinstance(value, int | float | np.number) else np.nan  # + 0.0 unsigns a zero
+        number = float(value) + 0.0 if isinstance(value, int | float | np.number) else np.nan  # + 0.0: no -0.0
         if allowed.low <= number <= allowed.high and not (allowed.whole and number % 1):
             return number
         wanted = f"a {'whole ' * allowed.whole}number from {printed(allowed.low)} to {printed(allowed.high)}"
@@ -278,11 +279,11 @@ def _checked(family: type[View], argument: Argument, value: object) -> object:
 
 
 def printed(value: object) -> str:
-    """A number in its shortest form, without the + that joins views, or a word."""
+    """Print a word, or a number in its shortest form without a +, which would separate views."""
     return repr(value).removesuffix(".0").replace("e+", "e") if isinstance(value, float | int) else str(value)
 
 
 def short(value: object) -> str:
-    """A value as shown in messages: quoted, and truncated if long."""
+    """Format a value for messages: quoted, and truncated if long."""
     text = repr(str(value))
     return text if len(text) <= 60 else f"{text[:56]}…'"

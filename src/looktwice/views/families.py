@@ -30,7 +30,7 @@ from looktwice.views.rendering import (
 @register
 @dataclass(frozen=True)
 class Gaussian(View):
-    """Normal noise on every channel of every pixel; its standard deviation is sigma, where white is 1."""
+    """Normal noise on every channel of every pixel, with standard deviation sigma on a scale where white is 1."""
 
     random: ClassVar[bool] = True
     adjective = "noisy"
@@ -59,7 +59,7 @@ def _normal_levels(sigma: float) -> NDArray[np.int16]:
 @register
 @dataclass(frozen=True)
 class Rotation(Sampled, Moving):
-    """The picture rotated by an angle that is uniform from -degrees to +degrees."""
+    """The picture rotated by a random angle, uniform between -degrees and +degrees."""
 
     random: ClassVar[bool] = True
     adjective = "turned"
@@ -72,7 +72,7 @@ class Rotation(Sampled, Moving):
 @register
 @dataclass(frozen=True)
 class Elastic(Sampled):
-    """Elastic deformation by up to alpha/2 pixels: uniform fields, smoothed by a Gaussian of sigma pixels."""
+    """Elastic deformation by up to alpha/2 pixels: uniform random fields, smoothed by a Gaussian of sigma pixels."""
 
     random: ClassVar[bool] = True
     adjective = "warped"
@@ -93,7 +93,7 @@ class Elastic(Sampled):
                 yield piece(first * pixels + start, x[:, some], y[:, some], 0, self.interpolation == "nearest")
 
     def _points(self, part: int, questions: Sequence[Question], height: int, width: int) -> Points:
-        """(2, 1, n·height·width): the source x and y of n draws."""
+        """(2, 1, n·height·width): the x and y coordinates of the source points for n draws."""
         bits = words(questions, part, -(-height * width // 2)).view(np.int16)
         noise = bits[:, : 2 * height * width].reshape(-1, 2, height, width)
         points = np.empty((2, len(questions), height, width), np.float32)
@@ -116,7 +116,7 @@ def _kernels(alpha: float, sigma: float) -> tuple[Points, Points]:
 @register
 @dataclass(frozen=True)
 class Affine(Sampled, Moving):
-    """Rotated by up to ±degrees, shifted by up to ±translate of a side, scaled by 1 ± scale, at least 0.1."""
+    """Rotation by up to ±degrees, shift by up to ±translate of a side, and scaling by 1 ± scale, at least 0.1."""
 
     random: ClassVar[bool] = True
     adjective = "moved"
@@ -218,12 +218,12 @@ class Tone(View):
     """The colours changed: first mixed with grey, then contrast about mid-grey and brightness, then a colour cast."""
 
     brightness: Annotated[float, Between(-1, 1)] = 0.0
-    """Added, where white is 1."""
+    """The value added to each channel, where white is 1."""
     contrast: Annotated[float, Between(0, 4)] = 1.0
     grey: Annotated[float, Between(0, 1)] = 0.0
-    """The share of colour that is removed."""
+    """The share of the colour that is removed."""
     cast: Annotated[float, Between(-1, 1)] = 0.0
-    """Red gains this share and blue loses it: positive is warmer, negative is colder."""
+    """Red is increased and blue is reduced by this share: positive values are warmer, negative values colder."""
 
     @property
     def adjective(self) -> str:
@@ -243,7 +243,7 @@ class Tone(View):
 
     @cached_property
     def _matrix(self) -> Floats:
-        """(3, 4): the matrix that maps red, green, blue and 1 to the new red, green and blue."""
+        """(3, 4): the matrix that maps (red, green, blue, 1) to the new red, green and blue."""
         gains = np.array([1 + self.cast, 1, 1 - self.cast])[:, None]
         grey = np.tile([0.299, 0.587, 0.114], (3, 1))
         mix = self.contrast * ((1 - self.grey) * np.eye(3) + self.grey * grey)
@@ -267,9 +267,9 @@ class Blur(View):
 @register
 @dataclass(frozen=True)
 class Crop(Sampled, Moving):
-    """A part of the picture, enlarged to its full size; 0 and 1 across are left and right, 0 and 1 down top and bottom.
+    """A part of the picture, enlarged to its full size; a share of 0.6 is 60 % of the width and of the height.
 
-    A share of 0.6 shows 60 % of the width and of the height.
+    0 and 1 for `across` are the left and the right edge; 0 and 1 for `down` are the top and the bottom edge.
     """
 
     across: Annotated[float, Between(0, 1)]
@@ -302,7 +302,7 @@ class Perspective(Sampled):
         out[1:] = out[0]
 
     def _pieces(self, height: int, width: int) -> Iterator[Piece]:
-        """A pixel at (u, v), from -1 to 1 about the centre, shows (u, v) / (1 + across·u + down·v)."""
+        """Source positions: pixel (u, v), from -1 to 1 about the centre, shows (u, v) / (1 + across·u + down·v)."""
         x, y = np.arange(width) - (width - 1) / 2, np.arange(height)[:, None] - (height - 1) / 2
         rows = max(1, LONGEST // width)
         for row in range(0, height, rows):
@@ -378,9 +378,9 @@ class Resample(View):
 @register
 @dataclass(frozen=True)
 class Jpeg(View):
-    """The picture after JPEG compression (4:2:0) at a quality.
+    """The picture after JPEG compression (4:2:0) at the given quality.
 
-    Its pixels are those of libjpeg-turbo's accurate whole-number transform, which OpenCV's wheels include.
+    The pixels are computed by libjpeg-turbo's accurate integer transform, which is included in OpenCV's wheels.
     """
 
     adjective = "compressed"
@@ -411,7 +411,7 @@ class Order(Worded):
 @register
 @dataclass(frozen=True)
 class Wording(Worded):
-    """A paraphrase of the default prompt, or a line of the description's own file."""
+    """A paraphrase of the default prompt, or a line from the file of wordings in the description."""
 
     adjective = "reworded"
     number: Annotated[float, Between(1, 99, whole=True)]

@@ -1,4 +1,4 @@
-"""Chained views, and panels: parse `mirror+turn:10` or `rotation:30*10`, and make their queries."""
+"""Chained views, and panels: parse `mirror+turn:10` or `rotation:30*10`, and create their queries."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Chain(View):
 
     @property
     def random(self) -> bool:  # type: ignore[override]
-        """Whether any view in it is random."""
+        """Whether any view in the chain is random."""
         return any(view.random for view in self.views)
 
     def phrased(self, asked: Phrasing, digest: str) -> Phrasing:
@@ -71,7 +71,7 @@ class Chain(View):
 
     @cached_property
     def text(self) -> str:
-        """The texts of its views, joined by +."""
+        """The texts of the views, separated by +."""
         return "+".join(view.text for view in self.views)
 
     @cached_property
@@ -103,7 +103,7 @@ class Base(Again):
 
 @dataclass(frozen=True)
 class At(View):
-    """A view for one of several classifiers: `gpt@mirror`; pixels and wording are those of the view."""
+    """A view for one of several classifiers: `gpt@mirror`; pixels and wording are the same as without `gpt@`."""
 
     classifier: str
     view: View
@@ -139,7 +139,7 @@ class At(View):
 
 
 def classifier_of(view: View) -> str:
-    """The name of the classifier that a view is for; empty if it is the first."""
+    """The name of the classifier for which a view is used; empty for the first classifier."""
     return view.classifier if isinstance(view, At) else ""
 
 
@@ -150,7 +150,7 @@ def drawn(view: View) -> View:
 
 
 def repeats(view: View) -> bool:
-    """Whether a view repeats the query about the unchanged picture, after its base query."""
+    """Whether a view repeats the base query, which is about the unchanged picture."""
     return type(view.view if isinstance(view, At) else view) is Again
 
 
@@ -165,7 +165,7 @@ LONGEST_VIEW = 1_000
 """The maximum number of characters in the text of a view."""
 
 GROUP = "looktwice.views"
-"""The entry points with which other packages add families."""
+"""The entry-point group in which other packages add families."""
 
 _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)(e-?\d+)?", re.ASCII)
 
@@ -223,19 +223,19 @@ def _family(name: str) -> type[View]:
 
 @cache
 def _installed() -> tuple[EntryPoint, ...]:
-    """The views of other packages; looked up once, since it takes milliseconds."""
+    """The entry points of views in other packages; they are cached, since the lookup takes milliseconds."""
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=GROUP))
 
 
 def _load(name: str, points: list[EntryPoint]) -> type[View]:
-    """The family of another package, which its module registers while it is imported."""
+    """Load a family from another package; importing its module registers the family."""
     try:
         loaded = [point.load() for point in points]
         if loaded != [REGISTERED.get(name)]:
             raise TypeError(f"exactly one package must specify a class with @register whose lower-case name is {name}")
-    except Exception as error:  # the code of a stranger may fail in any way
+    except Exception as error:  # code in another package may raise any exception
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
         places = " and ".join(point.value for point in points)
         raise ViewError(f"the view {name!r} cannot be loaded from {places}: {why}", code="view-plugin") from error
@@ -243,7 +243,7 @@ def _load(name: str, points: list[EntryPoint]) -> type[View]:
 
 
 LONGEST_PANEL = 10_000
-"""The maximum number of views of a panel, and of characters of its text."""
+"""The maximum number of views in a panel, and of characters in its text."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ class Panel:
 
     views: tuple[View, ...]
     first: str = ""
-    """The classifier of the base query and of views without an @; empty for the model's first."""
+    """The classifier for the base query and for views without @; empty for the first classifier of the model."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "views", tuple(self.views))
@@ -299,9 +299,9 @@ class Panel:
 
     @cached_property
     def slots(self) -> tuple[tuple[View, int], ...]:
-        """Each view with its index: which draw of a random view it is, counted from 0; always 0 for a fixed one.
+        """Each view with the index of its repetition, counted from 0; always 0 for a fixed view.
 
-        `again` counts from 1, since the picture itself is its number 0.
+        For `again` the index starts at 1, since the base query has index 0.
         """
         seen = Counter[View]()
         slots = []
@@ -325,7 +325,7 @@ class Panel:
 
 
 def questions(image: Image, panel: Panel, seed: int) -> tuple[Question, ...]:
-    """One query per view, in the order of the panel; the seed is from 0 to 2⁶³ - 1."""
+    """Create one query per view, in the order of the panel; the seed must be from 0 to 2⁶³ - 1."""
     if not 0 <= seed < 2**63:
         raise ViewError(f"a seed must be from 0 to 2⁶³ - 1, not {seed}", code="panel-invalid")
     digest = image.digest
@@ -333,7 +333,7 @@ def questions(image: Image, panel: Panel, seed: int) -> tuple[Question, ...]:
 
 
 def base_question(image: Image) -> Question:
-    """The query about the unchanged picture."""
+    """Create the query about the unchanged picture."""
     return Question(image.digest, Again(), 0, 0)
 
 
@@ -345,7 +345,7 @@ GRIDS: dict[str, tuple[View, ...]] = {
         Affine(*grid) for grid in product((0, 10, 30), (0, 0.1, 0.3), (0, 0.1, 0.3, 1)) if grid != (0, 0, 0)
     ),
 }
-"""The paper's search grid, by family; the identity affine is left out."""
+"""The paper's search grid, by family, without the affine view that changes nothing."""
 
 GENERAL = Panel.parse(
     """
@@ -355,8 +355,8 @@ GENERAL = Panel.parse(
 )
 """The general panel: eight views for most pictures, the most informative first.
 
-experiments/general.py grows them on a few hundred pictures each of CIFAR-10, CIFAR-100 and ImageNet, under six models,
-with equal weight for each of the three, and writes them here; docs/views.md has the figures.
+experiments/general.py selects them on a few hundred pictures from each of CIFAR-10, CIFAR-100 and ImageNet, with six
+models and with equal weight for each dataset, and writes them to this file; docs/views.md has the figures.
 """
 
 LADDERS: dict[str, tuple[tuple[View, ...], ...]] = {
@@ -389,12 +389,12 @@ LADDERS: dict[str, tuple[tuple[View, ...], ...]] = {
         """,
     }.items()
 }
-"""The candidates of each kind, in levels from mild to strong."""
+"""The candidate views of each kind, in levels from mild to strong."""
 
 SEVERITY: dict[View, int] = {
     view: rung for ladder in LADDERS.values() for rung, views in enumerate(ladder, start=1) for view in views
 }
-"""The level of each candidate within its kind, from 1, the mildest."""
+"""The level of each candidate within its kind; 1 is the mildest."""
 
 CANDIDATES: tuple[View, ...] = tuple(SEVERITY)
 """The candidate views for a chosen panel, including those of the general panel."""
@@ -406,7 +406,7 @@ PROMPTED: tuple[View, ...] = Panel.parse(
 
 
 def panel_of(views: Panel | str | None) -> Panel:
-    """Parse a panel; without a text, the general panel; `base` alone is a panel without views."""
+    """Parse a panel; returns the general panel if there is no text, and a panel without views for `base`."""
     if views is None or views == "":
         return GENERAL
     if views == "base":

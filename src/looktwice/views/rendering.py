@@ -2,8 +2,8 @@
 
 Fixed-point positions make the pixels identical in all versions of OpenCV from 4.10, which its own affine warp does not
 guarantee. Moves are computed as complex numbers x + iy, whose two parts have the memory layout that OpenCV needs. The
-output is filled as one flat row of pixels, some thousands a call: many small views make one call, and the maps of large
-ones stay in the cache of the CPU.
+output is filled as one flat row of pixels, with several thousand pixels per call: many small views are drawn in one
+call, and the maps of large views fit into the CPU cache.
 """
 
 import threading
@@ -31,7 +31,7 @@ Words = NDArray[np.uint64]
 
 
 class _Thread(threading.local):
-    """One bit generator per thread: creating one takes as long as drawing a small view, but resetting it is fast."""
+    """One bit generator per thread: creating one takes as long as drawing a small view, but resetting is fast."""
 
     def __init__(self) -> None:
         self.bits = np.random.PCG64DXSM(0)
@@ -41,12 +41,12 @@ _thread = _Thread()
 
 
 def words(questions: Sequence[Question], part: int, count: int) -> Words:
-    """(n, count): 64 random bits each, for n queries with one view; `part` is the position in a chain, or 0.
+    """(n, count): random 64-bit numbers for n queries with the same view; `part` is the position in a chain, or 0.
 
     Picture, view, seed and part seed a random stream; draw k uses its k-th block of `count` words.
     """
     digest, view, seed, index = questions[0]
-    if any(each[2:] != (seed, index + place) for place, each in enumerate(questions)):  # blocks are not contiguous
+    if any(each[2:] != (seed, index + place) for place, each in enumerate(questions)):  # the blocks are not contiguous
         return np.concatenate([words([question], part, count) for question in questions])
     key = blake2b(f"{digest} {view.text} {seed} {part}".encode(), digest_size=32).digest()
     _thread.bits.state = {
@@ -61,7 +61,7 @@ def words(questions: Sequence[Question], part: int, count: int) -> Words:
 
 
 def uniforms(questions: Sequence[Question], part: int) -> Floats:
-    """(n, 4): numbers uniform in [0, 1), each from the upper 53 bits of one of the `words`."""
+    """(n, 4): uniform numbers in [0, 1), each computed from the upper 53 bits of a number from `words`."""
     return np.asarray((words(questions, part, 4) >> np.uint64(11)) * 2.0**-53, np.float64)
 
 
@@ -69,7 +69,7 @@ def uniforms(questions: Sequence[Question], part: int) -> Floats:
 
 
 RENDERER = "1"
-"""Part of every ledger key; it changes whenever the pixels of any view of looktwice change."""
+"""Part of every ledger key; it must be changed whenever the pixels of any built-in view change."""
 
 Border = Literal["reflect", "constant", "edge"]
 """How pixels beyond the border are filled: mirrored, black, or repeated."""
@@ -80,19 +80,19 @@ Interpolation = Literal["linear", "nearest"]
 Points = NDArray[np.float32]
 Sampling = tuple[Border, Interpolation]
 Sources = NDArray[np.complex128]
-"""(3, n): the point that a view shows at pixel (x, y) is [x, y, 1]·sources, counted from the centre."""
+"""(3, n): the pixel (x, y) of a view shows the source point [x, y, 1]·sources; the centre is the origin."""
 
 LONGEST = 32_766
-"""Pixels a side that cv2.remap takes; also those drawn in one call, whose maps then fit into the L2 cache."""
+"""The maximum side in pixels for cv2.remap, and the maximum pixels per call, so that maps fit into the L2 cache."""
 
 IN_PAIRS = np.empty(0, np.float32)
-"""The y of a piece whose positions are pairs of x and y."""
+"""The argument `y` of `piece` if its `x` contains pairs of x and y."""
 
 MAPS_BYTES = 4 * 2**20
-"""Of the maps of neighbouring views that are kept, sixteen in all: those of the general views for five sizes."""
+"""The maximum size in bytes of a cached map; sixteen are cached, enough for the general views at five picture sizes."""
 
 _LARGEST = 2**22
-"""The maximum number of pixels of a picture with its margin."""
+"""The maximum number of pixels in a picture with its margin."""
 
 _BORDERS = {"reflect": cv2.BORDER_REFLECT_101, "constant": cv2.BORDER_CONSTANT, "edge": cv2.BORDER_REPLICATE}
 _INTERPOLATIONS = {"linear": cv2.INTER_LINEAR, "nearest": cv2.INTER_NEAREST}
@@ -102,14 +102,14 @@ _NOTHING_BETWEEN = np.empty(0, np.uint16)
 
 @dataclass(frozen=True)
 class Sampled(View, ABC):
-    """A view that interpolates, and reads beyond the border."""
+    """A view that interpolates between pixels and reads beyond the border."""
 
     border: Border = field(default="reflect", kw_only=True)
     interpolation: Interpolation = field(default="linear", kw_only=True)
 
 
 class Piece(NamedTuple):
-    """Source positions of the flat output from start to stop: integer pixels, and fractions in units of 1/32."""
+    """Source positions for the flat output from start to stop: integer pixels, and fractions in units of 1/32."""
 
     start: int
     stop: int
@@ -125,7 +125,7 @@ class Maps(NamedTuple):
 
 
 def read_through(maps: Maps, picture: Pixels, sampling: Sampling, out: Pixels) -> None:
-    """Fills `out`, (n, height, width, 3), with the pixels of the picture to which the maps point."""
+    """Fill `out`, (n, height, width, 3), with the pixels of the picture at the positions in the maps."""
     border, interpolation = _BORDERS[sampling[0]], _INTERPOLATIONS[sampling[1]]
     if m := maps.margin:
         picture = np.asarray(cv2.copyMakeBorder(picture, m, m, m, m, border), np.uint8)
@@ -138,18 +138,18 @@ def read_through(maps: Maps, picture: Pixels, sampling: Sampling, out: Pixels) -
 
 
 class Motion(NamedTuple):
-    """Geometric parameters: one number for all draws, or one per draw."""
+    """Geometric parameters: each is one number for all draws, or one per draw."""
 
     angle: Floats | float = 0.0
-    """Degrees, counter-clockwise, about the centre."""
+    """The rotation about the centre, in degrees counter-clockwise."""
     factor: Floats | float = 1.0
-    """Enlargement about the centre."""
+    """The enlargement factor about the centre."""
     right: Floats | float = 0.0
-    """Shift as a fraction of the width."""
+    """The shift to the right, as a fraction of the width."""
     down: Floats | float = 0.0
-    """Shift as a fraction of the height."""
+    """The shift down, as a fraction of the height."""
     mirrored: bool = False
-    """Whether the picture is mirrored first."""
+    """Whether the picture is mirrored before the other changes."""
 
 
 @dataclass(frozen=True)
@@ -158,9 +158,9 @@ class Moving(View, ABC):
 
     @abstractmethod
     def motion(self, u: Floats, /) -> Motion:
-        """The move of each draw; u is (n, 4), uniform in [0, 1), and only random views use it.
+        """The motion for each draw; u is (n, 4), uniform in [0, 1), and is used only by random views.
 
-        Each number is monotone in each column of u: its extremes, which the border must allow for, are at 0 and 1.
+        Each number must be monotone in each column of u, so that its extremes, which limit the margin, are at 0 and 1.
         """
 
     def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
@@ -171,7 +171,7 @@ Moves = tuple[Moving, ...]
 
 
 def moves_of(view: View) -> Moves:
-    """The moves of a view, if it can be drawn in one step: all are moves with the same sampling, except for mirrors."""
+    """The moves of a view that can be drawn in one step, because all its parts are moves with compatible sampling."""
     drawn = [part for part in view.parts if not isinstance(part, Worded)]
     moves = tuple(part for part in drawn if isinstance(part, Moving))
     samplings = {(each.border, each.interpolation) for each in moves if isinstance(each, Sampled)}
@@ -179,7 +179,7 @@ def moves_of(view: View) -> Moves:
 
 
 def sampling_of(moves: Moves) -> Sampling:
-    """The sampling of the moves, which is the same for all of them; mirrors work with any."""
+    """The sampling of the moves, which is the same for all moves except mirrors, which allow any sampling."""
     for each in moves:
         if isinstance(each, Sampled):
             return each.border, each.interpolation
@@ -187,7 +187,7 @@ def sampling_of(moves: Moves) -> Sampling:
 
 
 def move(moves: Moves, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
-    """Fills `out` with the picture, transformed in one step by all the moves of each query."""
+    """Fill `out` with the picture, transformed in one step by all the moves of each query."""
     height, width, _ = picture.shape
     sampling = sampling_of(moves)
     if not any(each.random for each in moves):
@@ -196,20 +196,20 @@ def move(moves: Moves, part: int, questions: Sequence[Question], picture: Pixels
         return
     sources = _sources(moves, part, questions, height, width)
     reach = _longest_reach(moves, height, width)
-    if reach > min(height, width) / 4:  # few draws come near it: look at these ones
+    if reach > min(height, width) / 4:  # few draws come near this maximum, so these draws are measured
         reach = _reach(sources, height, width)
     read_through(_maps(sources, reach, sampling, height, width), picture, sampling, out)
 
 
 def _made_maps(views: tuple[Moves, ...], height: int, width: int) -> Maps:
-    """The pieces are created once, on demand."""
+    """Create the maps of fixed views; their pieces can be read only once, and are created on demand."""
     sources = np.concatenate([_sources(moves, 0, (), height, width) for moves in views], axis=1)
     return _maps(sources, _reach(sources, height, width), sampling_of(views[0]), height, width)
 
 
 def fixed_maps(moves: tuple[Moves, ...], height: int, width: int) -> Maps:
     """The maps of fixed views with the same sampling; small ones are cached."""
-    # Two coordinates and their fraction, two bytes each, for every pixel of every view.
+    # Two coordinates and a fraction, of two bytes each, for every pixel of every view.
     small = len(moves) * height * width * 6 <= MAPS_BYTES
     return (_kept_maps if small else _made_maps)(moves, height, width)
 
@@ -244,7 +244,7 @@ def _then(first: Sources, second: Sources) -> Sources:
 
 @lru_cache(maxsize=256)
 def _longest_reach(moves: Moves, height: int, width: int) -> float:
-    """The maximum number of pixels shown beyond the border, for any draw."""
+    """The maximum number of pixels that any draw can show beyond the border."""
     extremes = np.array(list(product((0.0, 1.0), repeat=4)))
     furthest = abs(complex(width, height)) / 2
     for each in reversed(moves):
@@ -254,7 +254,7 @@ def _longest_reach(moves: Moves, height: int, width: int) -> float:
 
 
 def _reach(sources: Sources, height: int, width: int) -> float:
-    """The number of pixels shown beyond the border."""
+    """The maximum number of pixels that these draws show beyond the border."""
     corner = np.array([width / 2, height / 2, 1])
     x, y = (corner @ np.abs(sources.view(np.float64))).reshape(-1, 2).max(axis=0).tolist()
     return float(max(x - width / 2, y - height / 2))
@@ -264,14 +264,14 @@ def _maps(sources: Sources, reach: float, sampling: Sampling, height: int, width
     margin, count = max(0, ceil(reach) + 1), sources.shape[1]
     area = (height + 2 * margin) * (width + 2 * margin)
     if area > min(count * height * width, _LARGEST) or max(height, width) + 2 * margin > LONGEST:
-        margin = 0  # it would not pay
+        margin = 0  # a margin would cost more than it saves
     return Maps(margin, _pieces(sources, height, width, margin, sampling[1] == "nearest"))
 
 
 def _pieces(sources: Sources, height: int, width: int, margin: int, nearest: bool) -> Iterator[Piece]:
     x_way, y_way, shift = sources.astype(np.complex64)[:, :, None]
     across, down = x_way * _centred(width), y_way * _centred(height) + (shift + complex(width - 1, height - 1) / 2)
-    # In blocks of several whole views, or of some rows of one.
+    # In blocks of several whole views, or of several rows of one view.
     together, rows = max(1, LONGEST // (height * width)), min(height, max(1, LONGEST // width))
     for view, row in product(range(0, sources.shape[1], together), range(0, height, rows)):
         points = down[view : view + together, row : row + rows, None] + across[view : view + together, None]
@@ -285,7 +285,7 @@ def _centred(size: int) -> NDArray[np.float32]:
 
 
 def piece(start: int, x: Points, y: Points, margin: int, nearest: bool) -> Piece:
-    """The piece of source positions that are given apart, (1, m) each, or as pairs in x alone, (1, m, 2)."""
+    """Create a piece from source positions: x and y, (1, m) each, or pairs in x, (1, m, 2), with IN_PAIRS as y."""
     pixels, parts = cv2.convertMaps(x, y, cv2.CV_16SC2, nninterpolation=nearest)
     whole, between = np.asarray(pixels, np.int16), _NOTHING_BETWEEN if nearest else np.asarray(parts, np.uint16)
     if margin:
@@ -294,29 +294,29 @@ def piece(start: int, x: Points, y: Points, margin: int, nearest: bool) -> Piece
 
 
 class Run(NamedTuple):
-    """Adjacent views that are rendered together: draws of one view, or compatible fixed moves."""
+    """Adjacent views that are rendered together: several draws of one view, or compatible fixed moves."""
 
     start: int
     stop: int
     moves: tuple[Moves, ...]
-    """The moves of each view if all are fixed moves, otherwise empty."""
+    """The moves of each view if all views are fixed moves, otherwise empty."""
 
 
 def renderer(views: Iterable[View]) -> str:
-    """The version of the renderer: RENDERER, and the versions of families that have one."""
+    """The version of the renderer: RENDERER, and the versions of the families that specify one."""
     own = {f"{name_of(type(part))}={part.version}" for view in views for part in view.parts if part.version}
     return " ".join([RENDERER, *sorted(own)])
 
 
 def render(image: Image, questions: Sequence[Question]) -> Pixels:
-    """(n, height, width, 3): the pixels of each query, in order."""
+    """(n, height, width, 3): render the pixels of each query, in order."""
     out = np.zeros((len(questions), *image.pixels.shape), np.uint8)
     render_into(image, questions, out)
     return out
 
 
 def render_into(image: Image, questions: Sequence[Question], out: Pixels) -> None:
-    """Renders each query into `out`: uint8, (n, height, width, 3), contiguous."""
+    """Render each query into `out`: a contiguous uint8 array, (n, height, width, 3)."""
     height, width, _ = image.pixels.shape
     shape = (len(questions), height, width, 3)
     if out.shape != shape or out.dtype != np.uint8 or not (out.flags.c_contiguous and out.flags.writeable):
