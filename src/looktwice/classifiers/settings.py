@@ -173,7 +173,7 @@ def _photo(pixels: Pixels) -> bytes:
 
 
 REFUSALS = {401, 402, 403, 413, 429}
-"""The statuses of requests that were not processed and are therefore rarely billed."""
+"""The statuses of requests that were not processed and are rarely billed."""
 DAY = 86_400.0
 HIGHEST_PRICE = 1_000_000
 """An upper bound on the price of a query."""

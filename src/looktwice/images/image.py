@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from looktwice.errors import DataError, ImageError, shown
 
 MAX_PIXELS = 64_000_000
-"""The default limit on the number of pixels in a picture."""
+"""The default maximum number of pixels that are decoded."""
 SMALL = 64
 """The longer side in pixels up to which a thumbnail is lossless, since single pixels may be visible."""
 QUALITY = 82
