@@ -224,7 +224,8 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def familiarity(self, X: PicturesLike) -> Floats:
         """(n,): the familiarity of each picture, a p-value in (0, 1]; sends no query.
 
-        At most 1 % of new familiar pictures have 0.01 or less. NaN if the profile does not support this.
+        At most 1 % of new familiar pictures have a familiarity of 0.01 or less. NaN if the profile does not support
+        this.
         """
         check_is_fitted(self, "profile_")
         with self._opened(self.profile_) as model:

@@ -154,7 +154,8 @@ def estimate(
     output: Output,
     decide: DecisionOptions | None = None,
 ) -> None:
-    """Print the cost of asking about these pictures, without sending anything; stopping early may reduce it."""
+    """Print the estimated cost of querying these pictures, without sending anything; early stopping may reduce the
+    cost."""
 
     async def work() -> tuple[Estimate, int | None]:
         async with model:

@@ -110,7 +110,7 @@ class Decided:
         self.accepted += verdict.decision == "accept" and verdict.held is None
 
     def record(self) -> dict[str, object]:
-        """The counts for the JSON output."""
+        """The numbers of verdicts by outcome, for the JSON output."""
         counts = {"accepted": self.accepted, "held": self.held, "unfamiliar": self.unfamiliar}
         counts |= {"provisional": self.provisional}
         return {"pictures": self.verdicts + len(self.unscored), "not_scored": len(self.unscored), **counts}

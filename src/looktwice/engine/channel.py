@@ -53,8 +53,8 @@ class Canaries:
     async def check(self, ask: Callable[[Canary], Awaitable[str | None]], sent: int) -> None:
         """Repeat every canary query if due; raises a ChangedError if the answer to one differs in every repetition.
 
-        If the classifier is randomised, the old answer is expected to reappear within a few repetitions. `ask` returns
-        None if the budget does not cover the query.
+        If the classifier is randomised, the old answer is expected to reappear within a few repetitions. The function
+        `ask` returns None if the budget does not cover the query.
         """
         if not self.kept or (self._checked_at is not None and sent - self._checked_at < self.every):
             return

@@ -55,7 +55,7 @@ class Checkup:
     tokens: tuple[int, int] = (0, 0)
     """The expected numbers of tokens of a query and its answer, if billed per token."""
     billed: tuple[tuple[int, int], ...] = ()
-    """The tokens of each query, as counted by the classifier."""
+    """The number of tokens of each query, as reported by the classifier."""
     kind: AnswerKind = "label"
     """The kind of answer; for tags, each element of `labels` contains all tags of one answer as a string."""
     listed: tuple[str, ...] = ()
@@ -150,7 +150,7 @@ class Estimate:
     seconds: float | None
     """The duration in seconds at the allowed rate; None without a rate limit."""
     unfamiliar: int = 0
-    """Unfamiliar pictures, as far as the profile can tell."""
+    """The number of unfamiliar pictures, as far as the profile can recognise them."""
     width: int = 0
     height: int = 0
     """The size of the largest picture after scaling."""
@@ -233,7 +233,7 @@ def estimate(run: Run, opened: Iterable[OpenPicture | Unscored], remaining: int 
 
 
 def _bytes(channel: Channel, image: Image) -> int | None:
-    """The size of a query about this picture; None if the classifier does not accept it."""
+    """The size of a query about this picture; None if the classifier does not accept the picture."""
     try:
         return size_in_bytes(channel.classifier.prepare(image.pixels))
     except ImageError:

@@ -447,7 +447,7 @@ class _Source:
 
 
 def _most(limits: Iterable[int | None]) -> int | None:
-    """The largest of the limits; None if one of them is None."""
+    """The largest of the limits; None if any limit is None."""
     known = list(limits)
     return None if None in known else max(each for each in known if each is not None)
 

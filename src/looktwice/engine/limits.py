@@ -31,7 +31,7 @@ IN_VAIN = 5
 
 @dataclass(frozen=True)
 class Polling:
-    """How batches are polled; times are in seconds."""
+    """Settings for polling batches; times are in seconds."""
 
     soonest: float = 5.0
     latest: float = 120.0
@@ -57,9 +57,9 @@ class RetryPolicy:
     refusals: int = 30
     """The maximum number of rate-limit refusals of one query; they are not included in the number of attempts."""
     longest: float = 60.0
-    """The longest wait before another attempt, in seconds, unless the server asks for one."""
+    """The longest wait in seconds before another attempt, unless the server specifies the wait."""
     longest_wait: float = 900.0
-    """The longest wait that a server may ask for, in seconds; the run stops if it asks for more."""
+    """The longest wait in seconds that a server may request; the run stops if it requests more."""
     breaker: int = 50
     """The number of consecutive failed attempts after which the run stops; three times the concurrency, if that is
     larger."""

@@ -250,7 +250,7 @@ def _listed(query: Query) -> RankedList:
 
 
 def _why(query: Query) -> Failure:
-    """Why a query has no label."""
+    """The reason why a query has no label."""
     if isinstance(query.answer, Failure):
         return query.answer
     word = query.answer.label if query.answer else NO_LABEL

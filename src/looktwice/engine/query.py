@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Cause(StrEnum):
-    """Why a picture was not scored. Exit codes, HTTP statuses and counters follow from it."""
+    """The reason why a picture was not scored. It determines exit codes, HTTP statuses and counters."""
 
     UNREADABLE = "unreadable"
     """The file is not a picture that can be decoded."""
@@ -56,7 +56,7 @@ _CODES = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a query has no answer."""
+    """The reason why a query has no answer."""
 
     cause: Cause
     message: str

@@ -28,8 +28,8 @@ BEGINNING = b'{"at":"'
 BEHIND = 100
 """The number of events by which the table may lag behind the journal."""
 Says = Literal["label", "tags", "not", "unsure", "skip"]
-"""The kinds of clicks: the true label, the true tags, excluded labels, "can't tell", or show the picture again
-later."""
+"""The kinds of clicks: the true label, the true tags, ruled-out labels, "can't tell", or skip (the picture is shown
+again later)."""
 LABELS = {"label": (1, 1), "tags": (0, 100), "not": (1, 100), "unsure": (0, 0), "skip": (0, 0)}
 """The minimum and maximum number of labels for each kind of click."""
 Name = Annotated[str, StringConstraints(min_length=1, max_length=4096)]

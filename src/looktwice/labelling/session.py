@@ -134,7 +134,7 @@ class State:
     mine: bool
     """Whether the window has a click to undo."""
     notice: str
-    """Why views are no longer queried; empty while they are."""
+    """The reason why views are no longer queried; empty while they are."""
     summary: Summary | None
     """Statistics of the labels so far; None if the classifier is not queried, since its answers are then unknown."""
     tags: bool = False
@@ -143,7 +143,7 @@ class State:
 
 @dataclass(frozen=True)
 class Asking:
-    """How pictures are queried while people label."""
+    """The settings for querying pictures while people label."""
 
     model: AsyncModel
     panel: Panel

@@ -71,10 +71,10 @@ def connect(
     """Connect a classifier under a name, for use alone or with others: `Model([connect("cheap.toml"), connect(ask)])`.
 
     `source` is a string such as `onnx:model.onnx`, a TOML file, a function, or a classifier. A function takes one
-    picture (uint8, height × width × RGB) and returns a label, or with `@looktwice.batched` a list of each; it may be
-    async. `rename` maps labels to other names: a dictionary, or a CSV file with the columns `label` and `name`.
-    `budget` and `money` apply to this classifier, in addition to those of the model. The default name is taken from the
-    TOML file (`name`, else the file's stem) or is the function's name.
+    picture (uint8, height × width × RGB) and returns a label, or with `@looktwice.batched` takes a list of pictures and
+    returns a list of labels; it may be async. `rename` maps labels to other names: a dictionary, or a CSV file with the
+    columns `label` and `name`. `budget` and `money` apply to this classifier, in addition to those of the model. The
+    default name is taken from the TOML file (`name`, else the file's stem) or is the function's name.
     """
     if isinstance(source, str | Path):
         source = resolve(str(source))
@@ -99,7 +99,7 @@ def connect(
 
 
 def named(given: Sequence[str] = ()) -> list[Connected]:
-    """The classifiers given by the user, or else those of the project file, with its renamed labels.
+    """The classifiers given by the user, or else the ones in the project file, with the project's renamed labels.
 
     Raises an UntrustedError if the file names a classifier that the user has not approved.
     """
@@ -123,7 +123,8 @@ def named(given: Sequence[str] = ()) -> list[Connected]:
 
 
 def of_profile(profile: Profile, path: Path) -> list[Connected]:
-    """The classifiers of a saved profile, which must be approved; for the project's profile, those of the project file.
+    """The classifiers of a saved profile, which must be approved; for the project's profile, the ones in the project
+    file.
 
     Labels are renamed as in the fit, or as in the project file.
     """

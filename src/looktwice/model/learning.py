@@ -38,7 +38,7 @@ from looktwice.views import GENERAL, PROMPTED, At, Base, Panel, panel_of
 
 
 class Learner(Connection):
-    """Classifiers and, once fitted, their profile."""
+    """Classifiers and, after fitting, their profile."""
 
     async def ask(
         self, pictures: PicturesLike, labels: Sequence[object] | None = None, *, views: Panel | str | None = None
@@ -184,7 +184,7 @@ class Learner(Connection):
         return collecting.check_learnable(collected, len(pictures), on_collected or collecting.warn)
 
     def learn(self, collected: Collected, calibrator: Calibrator) -> Profile:
-        """Fit on the answers of `ask`, without queries."""
+        """Fit on answers that `ask` collected, without queries."""
         self.profile = fitting.learn(collected, calibrator, self.description)
         return self.profile
 

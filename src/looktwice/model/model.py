@@ -228,8 +228,8 @@ class AsyncModel(Learner):
 
         After a drift alarm, verdicts are held.
 
-        Each is yielded as soon as it and all previous ones are answered; `on_answer` is called with each answer as it
-        arrives.
+        Each verdict is yielded as soon as its picture and all previous ones are answered; `on_answer` is called with
+        each answer as it arrives.
         """
         policy, judge, monitor = self._judging(replace(options, **decision))
         opened = pictures if isinstance(pictures, Iterator) else many(pictures)
@@ -253,8 +253,8 @@ class AsyncModel(Learner):
     async def familiarity(self, pictures: PicturesLike) -> Floats:
         """(n,): the familiarity of each picture, a p-value in (0, 1]; sends no query.
 
-        At most 1 % of new familiar pictures have 0.01 or less. A verdict may report a lower familiarity, if the answers
-        are unusual too. NaN if the profile does not support this.
+        At most 1 % of new familiar pictures have a familiarity of 0.01 or less. A verdict may report a lower
+        familiarity, if the answers are unusual too. NaN if the profile does not support this.
         """
         policy, opened = self.policy(), many(pictures)
         if (familiarity := policy.familiarity) is None or not opened:
@@ -276,8 +276,8 @@ class AsyncModel(Learner):
     ) -> Evaluation:
         """Evaluate the confidences on held-out labelled pictures; returns a `TagEvaluation` for tags.
 
-        `unlabelled` are this model's verdicts on other pictures, or a file from `score`: their confidences narrow the
-        accuracy's interval.
+        `unlabelled` contains this model's verdicts on other pictures, or is a file from `score`; their confidences
+        narrow the interval of the accuracy.
         """
         policy, test = self.policy(options, **decision), labelled(pictures, labels, self.kind)
         if self.kind == "tags":

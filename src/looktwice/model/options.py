@@ -49,8 +49,8 @@ class AskOptions:
     """Options of a run. Only the seed and the working size affect answers."""
 
     ledger: str | None = None
-    """A path, `postgresql://…`, `memory` (kept as long as this process lives), `off`, or None for the default path, or
-    no ledger if the classifier is local and free."""
+    """A path, `postgresql://…`, `memory` (kept until this process ends), `off`, or None for the default path, or no
+    ledger if the classifier is local and free."""
     budget: int | str | None = None
     """The query budget: a total for this ledger and classifier, or with a plus sign (`"+500"`) relative to now."""
     money: Money | None = None
@@ -71,10 +71,10 @@ class AskOptions:
     """The maximum number of queries per UTC day."""
     money_per_day: Money | None = None
     longest_wait: float = 900.0
-    """The longest wait in seconds that the classifier may ask for; the run stops if it asks for more."""
+    """The longest wait in seconds that the classifier may request; the run stops if it requests more."""
     scores: Scores = "use"
     """Whether a fit may use scores and ranked lists, if they help on held-out folds, or must ignore them; a profile
-    that was fitted with scores needs them."""
+    that was fitted with scores requires them."""
     working_size: int | None = None
     """The longer side in pixels to which larger pictures are scaled down; by default the profile's, or what the
     classifier can use."""

@@ -103,7 +103,7 @@ def lines_svg(
     x_range: tuple[float, float] | None = None,
     y_range: tuple[float, float] | None = None,
 ) -> str:
-    """A chart of up to six lines with their bands; by default, the ranges are those of the data."""
+    """A chart of up to six lines with their bands; by default, the axes cover the range of the data."""
     _check(lines)
     for bounds in (x_range, y_range):
         if bounds is not None and not -math.inf < bounds[0] + 1e-9 < bounds[1] < math.inf:

@@ -67,7 +67,7 @@ def guarantees(evidence: Evidence, asked: Floats, max_error: float, level: float
     """Guarantees for `max_error` at this level, and for the error rates in LADDER at a level corrected for choosing
     among them, strictest first.
 
-    `asked` has the confidences of the pictures whose accepted share is reported.
+    `asked` contains the confidences of the pictures whose accepted share is reported.
     """
     rows, answers = [], Answers.unnamed(evidence.confidence, evidence.correct)
     levels = dict.fromkeys(LADDER, selection_level(level)) | {max_error: level}
@@ -100,7 +100,7 @@ class Sets:
     """The size and coverage of prediction sets."""
 
     options: float
-    """The mean number of labels in a set; "any other label" counts as one."""
+    """The mean number of labels in a set; "any other label" is counted as one label."""
     classes: float
     """The mean number of classes in a set, counting all classes that "any other label" stands for."""
     hold: float | None
@@ -112,7 +112,8 @@ class Sets:
 
 
 def sets(policy: Policy, judged: Judged | None) -> Sets | None:
-    """Evaluate the sets of these pictures; None if not requested, or if the calibrator was fitted on them."""
+    """Evaluate the prediction sets of these pictures; returns None if sets were not requested, or if the calibrator was
+    fitted on these pictures."""
     if policy.sets is None or judged is None or judged.taught:
         return None
     distribution = policy.calibrator.distribution(judged.votes)

@@ -1,4 +1,4 @@
-"""Access control and limits: host names, origins, tokens, sizes; and the headers of every reply.
+"""Access control (host names, origins and tokens), request limits, and the headers of every reply.
 
 The check of the host name prevents DNS rebinding, the check of the origin prevents forms on other pages from sending
 requests. Without a token, the service only listens on addresses of this machine.
@@ -115,7 +115,8 @@ class Tokens:
         return cls(tuple(words))
 
     def know(self, authorization: str) -> bool:
-        """Whether a header `Bearer …` has an accepted token, in constant time; true if there are no tokens."""
+        """Whether a header `Bearer …` contains an accepted token, compared in constant time; true if there are no
+        tokens."""
         if not self.hashes:
             return True
         scheme, _, token = authorization.partition(" ")
@@ -158,7 +159,7 @@ def check_address(host: str, tokens: Tokens) -> None:
 class Guard:
     """ASGI middleware that rejects requests without access, and limits concurrent requests with a body.
 
-    GET always passes, so that health checks work. Reading a body that exceeds a limit raises a Refusal.
+    GET requests are never limited, so that health checks work. Reading a body that exceeds a limit raises a Refusal.
     """
 
     def __init__(
@@ -201,7 +202,7 @@ class Guard:
         await answer(scope, receive, sealed)
 
     async def _with_body(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle an admitted request, whose body is counted as it arrives."""
+        """Handle an admitted request, and measure its body as it arrives."""
         limits, size, complete = self._limits, 0, False
         end = asyncio.get_running_loop().time() + limits.upload
 
@@ -259,7 +260,7 @@ class Guard:
             raise Refusal("token", "a token is needed; send it in the header Authorization: Bearer TOKEN")
 
     def _is_ours(self, host: str) -> bool:
-        """IP addresses are always accepted, since DNS rebinding needs a name."""
+        """IP addresses are always accepted, since DNS rebinding requires a host name."""
         match = HOST.fullmatch(host)
         if not match:
             return False

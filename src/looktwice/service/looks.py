@@ -90,8 +90,8 @@ class Looks:
         return self._waiting + len(self._running)
 
     def refusal(self) -> Refusal | None:
-        """Why no picture can be looked at now; None if available. Some time after a failure, the classifier is tried
-        again."""
+        """The reason why no picture can be processed now; None if the service is available. After a failure, the
+        classifier is tried again once a pause has passed."""
         if self._closing:
             return Refusal("unavailable", CLOSING, PAUSE)
         if self._trouble is None:
@@ -106,7 +106,7 @@ class Looks:
         return None
 
     def check(self) -> None:
-        """Raise a Refusal if no picture can be looked at now."""
+        """Raise a Refusal if no picture can be processed now."""
         if refusal := self.refusal():
             raise refusal
 
@@ -120,7 +120,8 @@ class Looks:
         return await self._verdict(picture.name, score)
 
     async def burst(self, photos: Sequence[Picture], on_answer: OnAnswer | None = None) -> Verdict:
-        """Score several photos of one object; raises a Refusal if not scored. Answers have the index of their photo."""
+        """Score several photos of one object; raises a Refusal if they were not scored. Each answer contains the index
+        of its photo."""
         named = [replace(photo, name=f"photo {number}") for number, photo in enumerate(photos, 1)]
         places = {photo.name: place for place, photo in enumerate(named)}
 
@@ -141,7 +142,7 @@ class Looks:
     async def _verdict(self, name: str, work: Work) -> Verdict:
         """Run a look once there is a slot, after at most half of the timeout.
 
-        The slot is held until the work ends, even if the caller has gone.
+        The slot is held until the work ends, even if the caller has disconnected.
         """
         seconds = self.limits.seconds
         end = asyncio.get_running_loop().time() + seconds

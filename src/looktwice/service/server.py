@@ -36,27 +36,28 @@ from looktwice.service.guards import Tokens, check_address, is_loopback
 GRACE = 30
 """Seconds for which a shutdown waits for requests."""
 KEEP_ALIVE = 20
-"""Seconds that an idle connection stays open."""
+"""Seconds for which an idle connection stays open."""
 BACKLOG = 2048
 """The backlog of the listening socket."""
 OTHER_FILES = 256
-"""Open files reserved for the classifier's connections, the ledger and others."""
+"""The number of open files reserved for the classifier's connections, the ledger and other purposes."""
 
 
 class Patient(HttpToolsProtocol):
-    """uvicorn's protocol with limits, so that slow and idle clients cannot pile up.
+    """uvicorn's protocol with limits, so that slow and idle clients cannot accumulate.
 
-    Headers have a deadline and a size limit. Beyond the limit of connections, the one idle for longest is closed, so
-    that new clients are always served. Bodies have a deadline where they are read. The rest of a rejected body is read
-    and dropped for a while: if the connection were closed at once, a reset could discard the reply.
+    Headers have a deadline and a size limit. Above the maximum number of connections, the one that has been idle for
+    longest is closed, so that new clients are always served. The deadline for bodies is applied where they are read.
+    The rest of a rejected body is read and discarded for a limited time: if the connection were closed at once, a reset
+    could discard the reply.
     """
 
     limits = ServiceLimits()
     idle: ClassVar[dict[Patient, None]] = {}
-    """Connections without a request in progress, the longest idle first."""
+    """Connections without a request in progress; the one idle for longest comes first."""
     _deadline: asyncio.TimerHandle | None = None
     _unread: int | None = 0
-    """Received bytes of incomplete headers; None if no headers are expected."""
+    """The bytes received so far of incomplete headers; None if no headers are expected."""
     _head = 0
     """The size of the headers so far."""
     _last = False
@@ -151,7 +152,7 @@ class Patient(HttpToolsProtocol):
 
 
 def protocol(limits: ServiceLimits) -> type[HttpToolsProtocol]:
-    """The protocol under these limits."""
+    """The protocol class with these limits."""
     return type("Limited", (Patient,), {"limits": limits, "idle": {}})
 
 
@@ -208,7 +209,7 @@ async def serve(settings: ServiceSettings, place: Place, listening: socket.socke
 
 
 async def answer(app: ASGIApp, limits: ServiceLimits, place: Place, listening: socket.socket, token: str = "") -> None:
-    """Answer requests at an open socket until a signal; links to a page carry the token that was made."""
+    """Answer requests at an open socket until a signal; printed links to a page contain the newly created token."""
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every form that is not one
     config = uvicorn.Config(
         app,
@@ -268,13 +269,13 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
-"""Hosts that mean every address of this machine, with the local host to use in URLs."""
+"""Hosts that stand for all addresses of this machine, with the local host to use in URLs."""
 ELSEWHERE = ("192.0.2.1", "10.254.254.254", "172.31.254.254", "192.168.254.254")
 """Addresses on the internet and in private networks, towards which this machine may have different addresses."""
 
 
 def links(listening: socket.socket, secure: bool, token: str = "") -> list[str]:
-    """Lines with the URLs of the service, on this machine and for others in its networks."""
+    """Lines with the URLs of the service, for this machine and for others in its networks."""
     host, port = listening.getsockname()[:2]
     # Browsers send nothing behind the # to a server, so that a token there is in no log.
     behind = f"/#token={token}" if token else "/"
@@ -291,7 +292,7 @@ def links(listening: socket.socket, secure: bool, token: str = "") -> list[str]:
 
 
 def addresses() -> list[str]:
-    """The IPv4 addresses of this machine that others may reach; sends nothing."""
+    """The IPv4 addresses of this machine that other machines may reach; nothing is sent."""
     known = set()
     for other in ELSEWHERE:
         with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -183,7 +183,7 @@ class Ledger:
     def claim(self, account: Account, requests: Sequence[tuple[Entry, int]]) -> asyncio.Future[list[Granted]]:
         """Claim queries; returns after the commit. Each request is a query and its maximum cost, in picos.
 
-        A granted query is in flight until it is settled, or this session is dead. With a rate limit, each claim has a
+        A granted query is in flight until it is settled or this session has ended. With a rate limit, each claim has a
         send time, so that the limit holds across all sessions.
         """
         return self._put(lambda transaction: transaction.claim(account, requests), [entry.key for entry, _ in requests])

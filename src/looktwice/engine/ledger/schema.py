@@ -124,7 +124,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to send one query; it is counted as spent until it is settled."""
+    """The right to send one query; its maximum cost is included in the spend until the claim is settled."""
 
     entry: Entry
     classifier: int
@@ -270,7 +270,7 @@ def place(digest: str) -> bytes:
 
 
 def pack_options(options: Sequence[tuple[str, float | None]]) -> str | None:
-    """A ranked list as JSON; None if there is none."""
+    """A ranked list as JSON; None without a ranked list."""
     return json.dumps(options, ensure_ascii=False, separators=(",", ":")) if options else None
 
 

@@ -1,4 +1,4 @@
-"""Decisions about claims: spend is read, compared and counted in one transaction."""
+"""Decisions about claims: spend is read, compared with the budget and updated in one transaction."""
 
 from __future__ import annotations
 
