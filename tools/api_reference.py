@@ -1,4 +1,5 @@
-"""Writes docs/reference/api.md from the public names and their docstrings; a test holds the page to what this prints.
+"""Writes docs/reference/api.md from the public names and their docstrings; a test compares the page with this script's
+output.
 
 Run it: python tools/api_reference.py > docs/reference/api.md
 """
@@ -26,7 +27,8 @@ Made by `python tools/api_reference.py` from the public names of `import looktwi
 examples the tests run.
 """
 FIRST = ("Model", "AsyncModel", "LookTwice", "connect", "Verdict", "Unscored", "Evaluation", "Profile")
-"""What most people look for comes first; all other names follow in alphabetical order, and modules after them."""
+"""The names that most readers look for, which come first; all other names follow in alphabetical order, and then
+modules."""
 
 
 def page() -> str:
@@ -50,7 +52,7 @@ def _named(path: str, value: object) -> str:
 
 
 def _module(path: str, module: ModuleType) -> str:
-    """A module: each of its functions and classes, without their members."""
+    """A module with its functions and classes, without class members."""
     lines = [f"## {path}\n", f"{_prose(module)}\n"]
     for name in sorted(public(module)):
         value = getattr(module, name)
@@ -82,14 +84,14 @@ def _members(kind: type, path: str) -> Iterator[str]:
 
 
 def _short(parameters: str) -> str:
-    """Parameters without self, and without defaults that would take a line of their own."""
+    """Parameters without self, and without defaults that would need a separate line."""
     plain = re.sub(r"^\((self|cls)(, )?", "(", parameters)
     plain = re.sub(r"=\w+\((?:[^()]|\([^()]*\))*\)", "=…", plain)
     return re.sub(r"=<[^>]*>", "=…", plain)
 
 
 def _prose(value: object) -> str:
-    """A docstring whose examples are code, as Markdown shows it."""
+    """A docstring as Markdown, with its examples as code."""
     text = inspect.getdoc(value) or ""
     inherited = inspect.isclass(value) and value.__doc__ is None
     blocks = re.split(r"\n\s*\n", "" if inherited else text)

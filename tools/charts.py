@@ -1,7 +1,7 @@
 """Draws docs/figures/results/*.svg from the CSVs in experiments/results: python tools/charts.py [NAME …]
 
-Each chart is a grid of panels that share their rows or their lines. A test draws them again and compares; intervals are
-drawn where the CSV has columns with the endings _low and _high.
+Each chart is a grid of panels with common rows or lines. A test draws them again and compares; intervals are drawn
+where the CSV has columns with the endings _low and _high.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Row = dict[str, str]
 
 @dataclass(frozen=True)
 class Dot:
-    """A value in a row of a panel, with its interval if it has one."""
+    """A value in a row of a panel, with its interval if there is one."""
 
     row: str
     value: float
@@ -68,7 +68,7 @@ def rule(x1: float, y1: float, x2: float, y2: float, colour: str = PALE, more: s
 
 
 def ticks(low: float, high: float, count: int = 4) -> list[float]:
-    """Round values between two others, about so many."""
+    """About this many round values between two limits."""
     rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = min((power * m for m in (1, 2, 2.5, 5, 10)), key=lambda width: abs(math.log(width / rough)))
@@ -119,7 +119,7 @@ def heading(title: str, names: Sequence[str]) -> tuple[list[str], float]:
 
 
 def dots(panels: Sequence[Panel], title: str, x_label: str, series: Sequence[str] = (), columns: int = 3) -> str:
-    """Rows of dots, their names once at the left of each row of panels, each panel with a scale of its own."""
+    """Rows of dots, labelled at the left of each row of panels; each panel has its own scale."""
     names = list(dict.fromkeys(dot.row for panel in panels for dot in panel.dots))
     parts, top = heading(title, series)
     left, gap, step = 30 + LETTER * max(map(len, names)), 26.0, 20.0
@@ -173,7 +173,7 @@ def curves(
     x_ticks: Sequence[float] | None = None,
     scale: Callable[[float], float] = float,
 ) -> str:
-    """Lines over a common x, each panel with a scale of its own; `scale` is log where x grows by factors."""
+    """Lines over a common x axis; each panel has its own scale, and `scale` is log if x grows by factors."""
     parts, top = heading(title, series)
     left, gap, tall = 62.0, 58.0, 190.0
     width = (WIDTH - 20 - left - gap * (columns - 1)) / columns
@@ -234,7 +234,8 @@ HIDDEN = ("softmax, temperature", "mean logits, temperature")
 
 
 def baselines() -> str:
-    """Every method on the labels of the same nine queries; hollow: what a closed classifier hides."""
+    """All methods on the labels from the same nine queries; hollow dots use information that a closed classifier does
+    not return."""
     rows = read("baselines")
 
     def place(row: Row) -> Dot:
@@ -249,7 +250,7 @@ def baselines() -> str:
 
 
 def headline() -> str:
-    """The README's picture: nine labels beside what one query hides."""
+    """The README's figure: nine labels compared with the hidden softmax of a single query."""
     rows = read("baselines")
     shown = {
         "vote counts, one temperature": ("vote shares, temperature-scaled, 9 queries", 5),
@@ -488,7 +489,7 @@ def general(name: str, title: str) -> Callable[[], str]:
 
 
 def audits() -> str:
-    """How many stratified labels replace 400 random ones, where the width of the interval is the same."""
+    """The number of stratified labels that give an interval as narrow as 400 random ones."""
     rows = [row for row in read("labelling") if row["method"] == "strata" and row["labels"] == "400"]
     names = {"resnet8": "ResNet-8", "resnet20": "ResNet-20", "resnet56": "ResNet-56", "mobilenetv2": "MobileNetV2"}
     levels = {row["threshold"]: f"confidence ≥ {float(row['threshold']):g}" for row in rows}

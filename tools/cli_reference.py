@@ -1,4 +1,4 @@
-"""Writes docs/reference/cli.md from the commands themselves; a test holds the page to what this prints.
+"""Writes docs/reference/cli.md from the commands themselves; a test compares the page with this script's output.
 
 Run it: python tools/cli_reference.py > docs/reference/cli.md
 """
@@ -72,7 +72,7 @@ def _told(one: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """Help without its marks for bold, and its examples as code."""
+    """Help text without marks for bold, and with examples as code."""
     text = re.sub(r"\[/?(?:bold|dim|italic)\]", "", text)
     lines = [line.strip() for line in text.strip().splitlines()]
     return "\n".join(f"    {line}" if line.startswith("looktwice ") else line for line in lines)

@@ -24,12 +24,12 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8").replace("\\\n", " ")
 
 
 def told(instruction: str) -> list[str]:
-    """What follows each such instruction, in order."""
+    """The arguments of each instruction of this kind, in order."""
     return re.findall(rf"^\s*{instruction} +(.*)$", DOCKERFILE, re.MULTILINE)
 
 
 def build(folder: Path) -> dict[str, str]:
-    """The environment of the second stage, after what the first one does in `folder`."""
+    """The environment of the second stage, after the steps of the first stage were run in `folder`."""
     source, prefix = folder / "source", folder / "install"
     for line in told("COPY"):
         *names, _ = line.split()
@@ -52,7 +52,7 @@ def copy(source: Path, place: Path) -> None:
 
 
 def serve(folder: Path, environment: dict[str, str]) -> None:
-    """Start the service as the image would, and wait until it is found healthy."""
+    """Start the service as the image does, and wait until the health check succeeds."""
     data = folder / "data"
     subprocess.run(["looktwice", "demo", "-o", data], env={**environment, "HOME": str(folder)}, check=True)
     port = str(free_port())

@@ -29,11 +29,11 @@ Place = tuple[float, float]
 INK, WHITE, CREAM, STEEL = (38, 36, 40), (247, 246, 243), (236, 226, 205), (176, 178, 184)
 LIGHT, MIDDLE = (214, 214, 214), (150, 150, 150)
 PHOTOS = ("Sneaker", "Sneaker", "Bag", "Bag", "Trouser", "Shirt", "Sandal", "Shirt")
-"""What is on 1.png to 8.png, which are pictures of Fashion-MNIST."""
+"""The classes of 1.png to 8.png, which are Fashion-MNIST pictures."""
 
 
 def outline(path: str, mirrored: bool) -> list[list[Place]]:
-    """The corners of a path of M, L, Q, C and Z; those of curves lie close together."""
+    """The vertices of a path of M, L, Q, C and Z; curves are approximated by many vertices."""
     found: list[list[Place]] = []
     words = path.split()
     while words:
@@ -55,7 +55,7 @@ def outline(path: str, mirrored: bool) -> list[list[Place]]:
 
 
 def bent(points: list[Place]) -> list[Place]:
-    """Places on a Bézier curve, without its first one (de Casteljau)."""
+    """Points on a Bézier curve, without the first one (de Casteljau's algorithm)."""
     if len(points) == 2:
         return points[1:]
     shares = np.linspace(0, 1, 25)[1:, None, None]
@@ -71,7 +71,7 @@ def blurred(plane: Plane, units: float) -> Plane:
 
 @dataclass
 class Cloth:
-    """What a thing is made of."""
+    """The material of an item."""
 
     colour: Colour
     second: Colour = WHITE
@@ -95,7 +95,7 @@ class Cloth:
 
 
 class Canvas:
-    """A square that is drawn on, light coming from the upper left."""
+    """A square canvas, lit from the upper left."""
 
     def __init__(self, ground: Plane, seed: int) -> None:
         self.pixels = ground
@@ -108,7 +108,7 @@ class Canvas:
         return plane / 255
 
     def shadow(self, mask: Plane, depth: float = 2.2) -> None:
-        """What lies below is a little darker."""
+        """Darken the area below the mask slightly."""
         move = np.array([[1, 0, depth * UNIT * 0.7], [0, 1, depth * UNIT]], np.float32)
         soft = blurred(np.asarray(cv2.warpAffine(mask, move, (WHOLE, WHOLE)), np.float64), depth)
         self.pixels = self.pixels * (1 - 0.42 * soft[..., None])
@@ -162,7 +162,7 @@ class Canvas:
 
 
 def dashes(line: list[Place], length: float = 1.1) -> list[list[Place]]:
-    """Every other piece of a line."""
+    """Every other segment of a line, for dashes."""
     places = np.array(line)
     walked = np.concatenate([[0.0], np.hypot(*np.diff(places, axis=0).T).cumsum()])
     at = np.arange(0.0, walked[-1], length)
@@ -573,7 +573,7 @@ def drawn(draw: Draw, cloth: Cloth, other: bool, kind: Colour | str, seed: int) 
 
 
 def main() -> None:
-    """Write the forty files, and tell the page of all samples."""
+    """Write the forty files and the index of all samples."""
     grey = [{"file": f"{number}.png", "truth": truth} for number, truth in enumerate(PHOTOS, 1)]
     colour = []
     for kind, (draw, variants) in KINDS.items():

@@ -1,4 +1,5 @@
-"""Writes docs/reference/errors.md from looktwice.errors and the places that raise; a test holds the page to it.
+"""Writes docs/reference/errors.md from looktwice.errors and the places that raise; a test compares the page with this
+script's output.
 
 Run it: python tools/error_reference.py > docs/reference/errors.md
 """
@@ -35,12 +36,12 @@ determines the HTTP status, and with the code from this table as `error`.
 
 
 def classes() -> dict[str, type[errors.LookTwiceError]]:
-    """The classes of the tree by name."""
+    """The error classes of the tree by name."""
     return {name: kind for name, kind in vars(errors).items() if name.endswith(("Error", "Extra"))}
 
 
 def raised() -> dict[str, set[str]]:
-    """The classes that each code is raised as: by default, by the status of a reply, or by a keyword."""
+    """The classes with which each code is raised: by default, for the status of a reply, or by a keyword."""
     known, found = classes(), defaultdict[str, set[str]](set)
     for name, kind in known.items():
         found[kind.code].add(name)

@@ -1,8 +1,9 @@
 """Counts the functions of the package: private helpers that are used once, the short ones of these, and long functions.
 
 Run it: python tools/functions.py [--json]. A function is private if its name begins with an underscore, and used once
-if it is called in one place and named in no other: what is handed on as a value, such as a step of a migration, cannot
-be inlined. Methods that override, dunder methods and functions that a decorator registers or changes are no helpers.
+if it is called in one place and mentioned in no other, since a function that is passed as a value, such as a step of a
+migration, cannot be inlined. Methods that override others, dunder methods, and functions that a decorator registers or
+changes are not treated as helpers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Function:
-    """A function, where it stands, and how often its name is used."""
+    """A function, its location, and the uses of its name."""
 
     file: str
     line: int
@@ -46,7 +47,7 @@ class Function:
 
     @property
     def faults(self) -> Iterator[str]:
-        """The goals that the function stands against."""
+        """The goals that the function does not meet."""
         if self.helper and self.uses == 1:
             yield "once"
             if self.body <= SHORT:
@@ -67,7 +68,7 @@ def functions(source: Path) -> list[Function]:
     homes = {path: Counter(node.name for node, _ in listed) for path, listed in found.items()}
 
     def uses(name: str, home: Path, method: bool) -> int:
-        """Places that call it; one that only hands it on counts as two."""
+        """The number of places that call the function; a place that passes it as a value is counted twice."""
         users = {path for path in trees if path == home or (name, method) in taken[path]}
         calls = sum(named[path][name, method, True] + 2 * named[path][name, method, False] for path in users)
         return calls // homes[home][name]  # namesakes in a file share what is said of them
@@ -114,7 +115,7 @@ def _defined(node: ast.AST, owner: str | None = None) -> Iterator[tuple[Definiti
 
 
 def _named(tree: ast.Module) -> Iterator[tuple[str, bool, bool]]:
-    """Every name that is read, once for each place: whether as an attribute, and whether it is called there."""
+    """Every use of a name: whether it is an attribute, and whether it is called."""
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
@@ -122,7 +123,7 @@ def _named(tree: ast.Module) -> Iterator[tuple[str, bool, bool]]:
 
 
 def _taken(tree: ast.Module) -> Iterator[tuple[str, bool]]:
-    """The names that a module takes from others: functions that it imports, and methods of objects that it is given."""
+    """The names that a module uses from others: imported functions, and methods of objects that are passed to it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             yield from ((alias.name, False) for alias in node.names)

@@ -1,6 +1,6 @@
-"""Prints a constraint for each library that this project allows: the oldest version that its lower bound lets in.
+"""Prints a constraint for each dependency of this project: the oldest version that its lower bound allows.
 
-Run it: python tools/lowest.py EXTRA … > constraints.txt. It asks the package index which versions there are.
+Run it: python tools/lowest.py EXTRA … > constraints.txt. The existing versions are requested from the package index.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BOUND = re.compile(r"(?P<name>[\w.-]+)(?:\[[^]]*\])?>=(?P<least>[\d.]+)")
 
 
 def bounds(extras: list[str]) -> Iterator[tuple[str, str]]:
-    """Name and lower bound of each direct dependency, those of the extras included."""
+    """Name and lower bound of each direct dependency, including the extras' dependencies."""
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text("utf-8"))["project"]
     wanted = [*project["dependencies"], *(line for e in extras for line in project["optional-dependencies"][e])]
     for line in wanted:

@@ -3,9 +3,9 @@
     python tools/mutation.py 300 0                              # 300 mutants, drawn with seed 0
     python tools/mutation.py 1000 0 looktwice.engine.runner     # of one module alone
 
-What is changed and by which tests it is judged is in pyproject.toml. Every mutant that none of them noticed is
-printed; `mutmut show NAME` tells what it is. A run that was broken off goes on where it was: remove `mutants/` after a
-change of the tests.
+The mutated modules and the tests that are run are specified in pyproject.toml. Every mutant that no test detects is
+printed; `mutmut show NAME` shows its change. An interrupted run is resumed; remove `mutants/` if the tests have
+changed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def results() -> dict[str, int | None]:
 
 
 def run(names: list[str]) -> None:
-    """Have mutmut try these, one at a time."""
+    """Run mutmut on these mutants, one at a time."""
     with Path("mutants/log").open("w", encoding="utf-8") as log:
         command = [sys.executable, "-c", MUTMUT, "run", "--max-children", "1", *names]
         if subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode:
@@ -45,7 +45,7 @@ def run(names: list[str]) -> None:
 
 
 def main(size: int, seed: int, of: str = "") -> None:
-    """Draw mutants, try them, and say which ones no test noticed."""
+    """Draw mutants, run the tests on them, and print the mutants that no test detects."""
     Path("mutants").mkdir(exist_ok=True)
     if not results():
         run(["looktwice.engine.runner.x__local__mutmut_1"])  # writes down all of them as well

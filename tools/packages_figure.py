@@ -1,6 +1,6 @@
-"""Draws docs/packages.svg: the packages in their layers, and who imports whom, read from the code.
+"""Draws docs/packages.svg: the packages in their layers and the imports between them, read from the code.
 
-An import that follows from others, as a third package from a second that the first imports, is left out.
+Imports that follow from other imports (transitively) are omitted.
 
 python tools/packages_figure.py > docs/packages.svg
 """
@@ -19,11 +19,11 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "looktwice"
 WIDTH, ROW, BOX, MARGIN = 960, 96, 58, 24
 EVERYWHERE = ("errors", "files")
-"""Imported by nearly every package, so that lines to them would say nothing."""
+"""Packages that nearly every package imports, so that lines to them would not be informative."""
 
 
 def layers() -> list[list[str]]:
-    """The packages of each layer, from the interfaces down, as the contract in pyproject.toml has them."""
+    """The packages of each layer, from the interfaces downwards, as in the contract in pyproject.toml."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     rows = settings["tool"]["importlinter"]["contracts"][0]["layers"]
     return [[name.strip().removeprefix("looktwice.") for name in row.split("|")] for row in rows]
@@ -38,7 +38,7 @@ def said(package: str) -> str:
 
 
 def imports(packages: list[str]) -> set[tuple[str, str]]:
-    """Which package imports from which."""
+    """The imports of each package."""
     graph = grimp.build_graph("looktwice", exclude_type_checking_imports=True, cache_dir=None)
 
     def package(module: str) -> str:

@@ -22,7 +22,8 @@ SHOTS: dict[str, dict[str, Any]] = {
 SAMPLES = (2, 0, 1, 5)
 WIDTH, HEIGHT = 900, 654
 FRAMES, PAUSE = 9, 180
-"""Frames that the animation has of each sample, and the milliseconds between them; the last one stays longer."""
+"""The number of frames per sample in the animation, and the milliseconds between frames; the last frame is shown for
+longer."""
 
 
 def main() -> None:
@@ -49,7 +50,7 @@ def shot(browser: Browser, url: str, settings: dict[str, Any]) -> bytes:
 
 
 def frames(browser: Browser, url: str) -> list[Image.Image]:
-    """What one sees while samples are looked at."""
+    """The page's appearance while samples are processed."""
     page = browser.new_context(**SHOTS["page"]).new_page()
     page.goto(url)
     shots = []

@@ -1,8 +1,8 @@
-"""Runs the Python example of the README in a folder with what it takes for granted: python tools/readme_example.py
+"""Runs the README's Python example in a folder with the files that it expects: python tools/readme_example.py
 
-The README's description of an API is used as it is, but for the address: there the embedded classifier answers.
-labelled/, others/, photos/ and cat.jpg hold embedded pictures. It needs what the README's install line installs, and
-nothing else.
+The README's description of an API is used unchanged except for the address, at which the embedded classifier answers.
+labelled/, others/, photos/ and cat.jpg hold embedded pictures. It needs only the packages that the README's install
+line installs.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ MODEL = connect(DEMO / "fashion.toml")
 
 
 class Api(BaseHTTPRequestHandler):
-    """Takes a PNG and a key, and answers with a label."""
+    """Receives a PNG and a key, and replies with a label."""
 
     protocol_version = "HTTP/1.1"
 
@@ -51,7 +51,7 @@ class Api(BaseHTTPRequestHandler):
 
 
 def furnish(description: str, port: int) -> None:
-    """Put what the example names into the current folder."""
+    """Create the files that the example uses in the current folder."""
     pictures = labelled(DEMO / "pictures.npz")
     for folder, some in {"labelled": pictures[:60], "others": pictures[60:100], "photos": pictures[100:110]}.items():
         Path(folder).mkdir()

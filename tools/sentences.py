@@ -1,6 +1,6 @@
-"""Draws sentences of docstrings, messages and documents at random, to be judged: python tools/sentences.py SEED
+"""Draws sentences of docstrings, messages and documents at random, for review: python tools/sentences.py SEED
 
-Twenty of each kind, without replacement. Mend a sentence that a newcomer has to read twice, and others like it.
+Twenty of each kind, without replacement. Reword a sentence that a newcomer has to read twice, and similar ones.
 `python tools/sentences.py all` prints every sentence.
 """
 
@@ -35,7 +35,7 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def messages(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Texts that are not docstrings, with {…} for what is filled in."""
+    """String literals that are not docstrings, with {…} for inserted values."""
     inside = {part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     bare = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):

@@ -1,7 +1,7 @@
-"""Looks at every page of the site in Chromium, as it lies in its folder: python tools/site.py build/site
+"""Checks every page of the built site in Chromium: python tools/site.py build/site
 
-At 1,280 and at 360 px nothing may be wider than the page, every picture must load and have an alternative text; search
-must find something, and the pages follow the system's dark mode.
+At widths of 1,280 and 360 px, nothing may be wider than the page, and every picture must load and have an alternative
+text. Search must return results, and the pages must follow the system's dark mode.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FAULTS = """() => {
 
 
 def faults(browser: Browser, site: Path) -> Iterator[str]:
-    """What is wrong, one line each."""
+    """The problems found, one line each."""
     for width in WIDTHS:
         page = browser.new_page(viewport={"width": width, "height": 800})
         for file in sorted(site.rglob("*.html")):

@@ -1,4 +1,4 @@
-"""Trains the demo's two classifiers and packs its pictures; needed only to make those files anew.
+"""Trains the demo's two classifiers and packs its pictures; needed only to create these files again.
 
 Fashion-MNIST comes from Debian, torch from PyPI (its CPU build is enough):
 
@@ -6,14 +6,14 @@ Fashion-MNIST comes from Debian, torch from PyPI (its CPU build is enough):
     python3 -m venv /tmp/train && /tmp/train/bin/pip install torch==2.13.0 numpy onnx
     /tmp/train/bin/python tools/train_demo.py fashion small pictures
 
-Reads src/looktwice/demo/fashion.toml, so that training scales the pixels as the ONNX connector will, and
-writes beside it fashion.onnx and small.onnx (input `input`, N×1×28×28 float32; output `logits`, N×10) and
-pictures.npz (the first 2,000 test pictures). Takes about three minutes on one core. The seed is fixed and one
-thread computes, so the same machine and the same torch give the same weights.
+Reads src/looktwice/demo/fashion.toml, so that training scales the pixels as the ONNX connector will, and writes into
+the same folder fashion.onnx and small.onnx (input `input`, N×1×28×28 float32; output `logits`, N×10) and pictures.npz
+(the first 2,000 test pictures). Takes about three minutes on one core. The seed is fixed and a single thread is used,
+so the same machine and torch version give the same weights.
 
-The networks are ordinary on purpose, see each training picture as it is (nothing turned, mirrored or zoomed)
-and stop early: about one answer in ten is wrong, of the small one one in five, which leaves the demo something to
-find. The small one stands for the cheap classifier of two.
+The networks are deliberately ordinary, trained without augmentation (rotation, mirroring or zoom) and stopped early.
+About one answer in ten is wrong, and one in five for the small network, so that the demo can show an improvement. The
+small network is the cheap one of the two classifiers.
 """
 
 import argparse
@@ -32,7 +32,7 @@ DEMO = Path(__file__).resolve().parent.parent / "src" / "looktwice" / "demo"
 DATA = Path("/usr/share/datasets/fashion-mnist")
 SEED = 0
 NETWORKS = {"fashion": (16, 6), "small": (4, 2)}
-"""Channels of the first convolution, and how often each training picture is seen."""
+"""The number of channels of the first convolution, and the number of training epochs."""
 BATCH = 128
 PACKED = 2000
 
@@ -54,7 +54,7 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What fashion.toml says about the pixels and the names of the classes."""
+    """The pixel scaling and the class names in fashion.toml."""
 
     scale: float
     mean: float
@@ -63,17 +63,17 @@ class Recipe:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The recipe of a grey classifier, from its description."""
+        """Read the settings of a grey-scale classifier from its description."""
         told = tomllib.loads(path.read_text(encoding="utf-8"))
         return cls(told["scale"], told["mean"][0], told["std"][0], tuple(told["labels"]))
 
     def inputs(self, images: NDArray[np.uint8]) -> torch.Tensor:
-        """What the network sees, float32 N×1×28×28."""
+        """The network's input, float32 N×1×28×28."""
         return (torch.from_numpy(images)[:, None].float() / self.scale - self.mean) / self.std
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
-    """The bytes in a gzipped idx file; the fourth of its header counts the axes, then come their lengths."""
+    """The bytes in a gzipped idx file; the header's fourth byte is the number of axes, followed by their lengths."""
     raw = gzip.decompress(path.read_bytes())
     axes = raw[3]
     shape = np.frombuffer(raw, dtype=">u4", count=axes, offset=4)
@@ -115,7 +115,7 @@ def step(
     recipe: Recipe,
     batch: NDArray[np.int64],
 ) -> float:
-    """The loss of one batch, after which the weights have moved."""
+    """Update the weights on one batch; returns the loss."""
     logits = model(recipe.inputs(pictures.images[batch]))
     loss = nn.functional.cross_entropy(logits, torch.from_numpy(pictures.labels[batch]))
     optimiser.zero_grad()
@@ -125,7 +125,7 @@ def step(
 
 
 def right(model: nn.Sequential, pictures: Pictures, recipe: Recipe) -> NDArray[np.bool_]:
-    """Whether the network names the class of each picture."""
+    """Whether the network's label for each picture is right."""
     chunks = np.array_split(pictures.images, 20)
     with torch.no_grad():
         named = [model(recipe.inputs(chunk)).argmax(dim=1).numpy() for chunk in chunks]
@@ -149,7 +149,7 @@ def export(model: nn.Sequential, path: Path) -> None:
 
 
 def pack(pictures: Pictures, names: tuple[str, ...], path: Path) -> None:
-    """Writes the first pictures with their truths, readable without pickle."""
+    """Writes the first pictures with their true labels, readable without pickle."""
     np.savez_compressed(
         path,
         images=pictures.images[:PACKED],
@@ -159,7 +159,7 @@ def pack(pictures: Pictures, names: tuple[str, ...], path: Path) -> None:
 
 
 def make(data: Path, names: list[str]) -> None:
-    """Writes files into the package and prints how good the networks are."""
+    """Writes the files into the package and prints the accuracy of the networks."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     recipe, test = Recipe.read(DEMO / "fashion.toml"), Pictures.read(data, "t10k")
@@ -177,7 +177,7 @@ def make(data: Path, names: list[str]) -> None:
 
 
 def main() -> None:
-    """Parses the command line and makes the files."""
+    """Parses the command line and creates the files."""
     parser = argparse.ArgumentParser(description="Train the demo's classifiers and pack its pictures.")
     parser.add_argument("names", nargs="+", choices=[*NETWORKS, "pictures"], help="what to make")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the four idx files")

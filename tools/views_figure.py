@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def scene() -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """A house under the sun, drawn four times as large and scaled down for smooth edges."""
+    """A house under the sun, drawn at four times the size and scaled down for smooth edges."""
     big = 4 * SIDE
     picture = Pillow.new("RGB", (big, big), (150, 200, 235))
     draw = ImageDraw.Draw(picture)

@@ -1,11 +1,11 @@
-"""How many files of ours one picture passes through, from the interface to the verdict, or to a profile.
+"""Counts the project's files through which one picture passes, from the interface to the verdict or to a profile.
 
     python tools/walks.py            the walks beside what they may have at most; exits with 1 if one is longer
     python tools/walks.py --files    with the files
 
-A walk counts every file of src/looktwice in which a function is called while the picture is looked at; importing a file
-does not count. The walks of commands begin with the command line and the opening of profile, classifier and ledger;
-what a picture passes through once a model is open is counted apart.
+A walk includes every file of src/looktwice in which a function is called while the picture is processed; importing a
+file is not included. The walks of commands begin with the command line and the opening of profile, classifier and
+ledger; the files that a picture passes through once a model is open are counted separately.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ AT_MOST = {
     "fit": 52,
     "a look with an open model": 35,
 }
-"""What `make check` allows, two more than was reached last; the goal of 24 is far."""
+"""The maximum that `make check` allows, two more than the last measurement; the goal is 24."""
 
 
 @contextmanager
 def watching() -> Iterator[set[str]]:
-    """The files of ours whose functions are called meanwhile, in this thread and in those that start."""
+    """The project's files whose functions are called meanwhile, in this thread and in threads started from it."""
     seen: set[str] = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -60,14 +60,14 @@ def watching() -> Iterator[set[str]]:
 
 
 def _importing(frame: FrameType | None) -> bool:
-    """Whether the call is part of loading a module, as the body of a class is."""
+    """Whether the call is part of importing a module, such as a class body."""
     while frame and frame.f_code.co_name != "<module>":
         frame = frame.f_back
     return frame is not None and frame.f_globals.get("__name__") != "__main__"
 
 
 def ours(seen: set[str]) -> list[str]:
-    """Their names in the package."""
+    """The names of the files in the package."""
     return sorted(name.removeprefix(f"{SOURCE}/") for name in seen)
 
 
@@ -80,7 +80,7 @@ def command(*words: object) -> list[str]:
 
 @asynccontextmanager
 async def running(app: Callable[..., Awaitable[None]]) -> AsyncIterator[None]:
-    """The application between its start and its end."""
+    """The application between startup and shutdown."""
     messages, replies = asyncio.Queue[dict[str, str]](), asyncio.Queue[object]()
     life = asyncio.ensure_future(app({"type": "lifespan", "asgi": {"version": "3.0"}}, messages.get, replies.put))
     await messages.put({"type": "lifespan.startup"})
@@ -91,7 +91,7 @@ async def running(app: Callable[..., Awaitable[None]]) -> AsyncIterator[None]:
 
 
 async def post(app: Callable[..., Awaitable[None]], body: bytes) -> None:
-    """One request straight to the application, as a server would hand it over."""
+    """Send one request directly to the application, as a server would."""
     headers = [(b"content-type", b"image/png"), (b"content-length", str(len(body)).encode()), (b"host", b"localhost")]
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "path": "/v1/look",

@@ -1,4 +1,4 @@
-"""Counts assertions in tests that quote a sentence, which could then not be changed: python tools/wording.py LIMIT.
+"""Counts assertions in tests that quote a sentence, which makes rewording harder: python tools/wording.py LIMIT.
 
 Tests assert classes, codes, exit codes and values. An assertion quotes a sentence if it has `match=`, or compares with
 three or more words in a row.
@@ -23,7 +23,7 @@ def quotes(node: ast.AST) -> bool:
 
 
 def texts(node: ast.AST) -> Iterator[str]:
-    """The texts that an expression compares with: not keys, and not what is given to other functions."""
+    """The texts with which an expression compares; keys and arguments of other functions are excluded."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
     for name, value in ast.iter_fields(node):

@@ -1,7 +1,7 @@
-"""Counts the words of the documents and fails above the limits: python tools/words.py
+"""Counts the words in the documents and fails if they exceed the limits: python tools/words.py
 
-Tables between the marks that scripts fill, docs/tables and docs/reference are generated and do not count; nor do the
-bibliography, the glossary and code between fences, which the tests run.
+Generated text (tables between marks, docs/tables and docs/reference) is not counted; neither are the bibliography, the
+glossary, and fenced code, which the tests run.
 """
 
 from __future__ import annotations
