@@ -19,8 +19,8 @@
 Rekognition's own labels are tags: several may apply to one picture (`answer = "tags"`). A Custom Labels model returns
 one label per picture unless its description sets `answer`.
 
-Keys and region come from the usual sources of AWS programs (AWS_ACCESS_KEY_ID, AWS_PROFILE, AWS_REGION, a role);
-`region` sets the region. Size limits are checked before a query is paid for.
+Credentials and region are read from the usual AWS sources (AWS_ACCESS_KEY_ID, AWS_PROFILE, AWS_REGION, a role);
+`region` overrides the region. Size limits are checked before a query is paid for.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _within(limits: Mapping[str, object], values: dict[str, object]) -> dict[str
 
 
 class AwsClassifier(ABC):
-    """An AWS service, which receives one signed request per picture."""
+    """An AWS service that receives one signed request per picture."""
 
     def __init__(self, description: Account, service: str, path: str, headers: Mapping[str, str]) -> None:
         self._session = _botocore().Session()

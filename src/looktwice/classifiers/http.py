@@ -253,7 +253,7 @@ def _with_values(settings: Settings) -> Settings:
     """Substitute values for {name} in the settings; values in the address are percent-encoded."""
     values, url = settings.get("values", {}), settings.get("url")
     if not isinstance(values, Mapping) or not isinstance(url, str):
-        return settings  # which validation refuses
+        return settings  # validation rejects these
 
     def fill(text: str) -> str:
         alone = PLACE.fullmatch(text)

@@ -208,7 +208,7 @@ class OnnxClassifier:
         """(n, K): run the model; returns its first output."""
         try:
             output: Tensor = self._session.run(None, {self._input: tensor})[0]
-        except Exception as error:  # onnxruntime raises types of its own that share no public root
+        except Exception as error:  # onnxruntime exceptions have no public base class
             why = " ".join(str(error).split())[:200]
             raise PermanentError(
                 f"the model cannot be run on an input of shape {tensor.shape}: {why}", code="model-unsupported"
@@ -262,7 +262,7 @@ def open_session(path: Path, model: bytes | None = None):  # type: ignore[no-unt
         raise PermanentError(f"there is no model file {str(path)!r}", code="description-missing")
     try:
         return runtime.InferenceSession(model or str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime raises types of its own that share no public root
+    except Exception as error:  # onnxruntime exceptions have no public base class
         raise PermanentError(
             f"{str(path)!r} is not a model that onnxruntime can run: {error}", code="model-unsupported"
         ) from None

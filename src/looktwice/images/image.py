@@ -274,7 +274,7 @@ class Picture:
 
 
 class Collection(Sequence[Picture]):
-    """Pictures of one source, without true labels; each `Picture` is created on demand, so only names take memory."""
+    """Pictures of one source, without true labels; each `Picture` is created on demand, so only names need memory."""
 
     def __init__(self, names: Sequence[str], source: Source) -> None:
         self._names, self._source = names, source

@@ -45,7 +45,7 @@ def array_names(path: Path) -> list[str]:
 
 
 def read_header(path: Path, name: str) -> Header:
-    """The header of an array; raises a DataError if the file cannot contain what it declares."""
+    """Read the header of an array; raises a DataError if the file cannot contain the declared array."""
     with reading(path, NPZ), zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
         version, info = np.lib.format.read_magic(member), archive.getinfo(f"{name}.npy")
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -74,7 +74,7 @@ def read_header(path: Path, name: str) -> Header:
 
 
 def read_array(path: Path, name: str) -> "NDArray[np.generic]":
-    """The whole array; raises a DataError if it is too large."""
+    """Read the whole array; raises a DataError if the array is too large."""
     header = read_header(path, name)
     size = math.prod(header.shape) * header.kind.itemsize
     if size > MOST_BYTES:
