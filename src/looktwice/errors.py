@@ -154,7 +154,7 @@ class ViewError(LookTwiceError):
 
 
 class FitError(LookTwiceError):
-    """Labelled pictures that a calibrator cannot be fitted on."""
+    """Labelled pictures on which a calibrator cannot be fitted."""
 
     code = "fit-impossible"
 

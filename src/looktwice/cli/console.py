@@ -216,7 +216,7 @@ def watch(model: AsyncModel, total: int, output: Output, work: Callable[[], Awai
 
 
 def _report_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Print the errors of an immediate exit on one line, such as answers that could not be saved."""
+    """Print on one line the errors of an immediate exit, such as answers that could not be saved."""
     if isinstance(error := context.get("exception"), LookTwiceError):
         say_error(str(error), error.code)
     else:
@@ -239,7 +239,7 @@ def stop(number: int, halt: Callable[[str], None]) -> None:
 
 
 def exit_code(usual: int) -> int:
-    """128 plus the signal's number if one other than Ctrl-C stopped the run, as supervisors expect."""
+    """128 plus the signal's number if a signal other than Ctrl-C stopped the run, as supervisors expect."""
     return usual if received.first in (None, signal.SIGINT) else 128 + received.first
 
 

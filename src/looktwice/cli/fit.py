@@ -80,10 +80,10 @@ from looktwice.model import (
 from looktwice.report import ReportInputs, write as write_report
 
 POINTS = 10
-"""The approximate number of frontier points printed, besides those without views and the chosen point."""
+"""The approximate number of frontier points printed, in addition to points without views and the chosen point."""
 SEVERAL, MANY = 3, 0.2
-"""Thresholds for reporting labels that were never returned: the pictures of one such label, and the share of pictures
-with any of them."""
+"""Thresholds for reporting labels that were never returned: the number of pictures with one such label, and the share
+of pictures with any of them."""
 FIXED = (
     "Query these views, such as 'mirror zoom:1.15', and no others; by default a pilot determines what is worth asking."
 )
@@ -374,7 +374,7 @@ def tell_mismatch(labelled: LabelledVotes) -> None:
 
 
 def tell_duplicates(collected: Collected) -> None:
-    """Print the number of duplicates and near-duplicates, and those with different true labels."""
+    """Print the number of exact duplicates, and list near-duplicates and duplicates with different true labels."""
     distinct = collected.distinct()
     if distinct.repeated:
         total = len(distinct.votes) + distinct.repeated

@@ -244,7 +244,7 @@ labels = gathers("truths", Truths)
 
 
 def others(classifier: Sequence[str]) -> list[Connected] | None:
-    """The classifiers that replace those of a profile; None if the user gave none."""
+    """The classifiers that replace a profile's classifiers; None if the user specified none."""
     return named(classifier) if classifier else None
 
 

@@ -142,7 +142,7 @@ class Remote:
     limits: Limits
 
     def of_one(self, workers: int, shared: bool) -> Remote:
-        """The limits of one of several workers; a rate limit is shared through the ledger, if there is one."""
+        """The limits for one of several workers; a rate limit is shared through the ledger, if there is one."""
         limits, rate = self.limits, self.limits.per_second
         concurrency = 1 if limits.local else limits.concurrency // workers
         return replace(
@@ -248,8 +248,7 @@ class Estimator(Scorer):
 
 
 class Stop:
-    """An actor through which a run is stopped; it holds the reason, and the workers that may still have queries in
-    flight."""
+    """An actor that stops a run; it stores the reason, and the workers that may still have queries in flight."""
 
     def __init__(self) -> None:
         self._reason: str | None = None
@@ -257,7 +256,7 @@ class Stop:
         self._stopped = asyncio.Event()
 
     async def enter(self, who: str) -> None:
-        """Count a worker among those that may have queries in flight."""
+        """Record that a worker may have queries in flight."""
         self._working.add(who)
 
     async def leave(self, who: str) -> None:
@@ -279,7 +278,7 @@ class Stop:
 
 
 class Worker(Estimator):
-    """Scores batches; after a stop, it sends no more queries and waits for those in flight."""
+    """Scores batches; after a stop, it sends no more queries and waits for queries in flight."""
 
     def __init__(self, job: Job, stop: ActorHandle[Stop]) -> None:
         import ray
@@ -368,7 +367,7 @@ class VerdictFolder:
         self.shown = shown(folder)
 
     def begin(self, header: dict[str, object]) -> None:
-        """Create the folder, or resume one with the same header."""
+        """Create the folder, or resume in an existing one with the same header."""
         text = json.dumps(header, sort_keys=True).encode()
         with self._writing():
             self._files.create_dir(self._folder, recursive=True)

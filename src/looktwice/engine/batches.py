@@ -28,7 +28,8 @@ from looktwice.views import Phrasing
 
 T = TypeVar("T")
 Unanswered = Callable[[], AsyncIterator[Sequence[Query]]]
-"""An iterator of prepared queries without a stored answer, in small groups; each call looks them up again."""
+"""A function that returns an iterator of prepared queries without a stored answer, in small groups; each call looks the
+queries up again."""
 DAY = 86_400.0
 SLICE = 2000
 """The number of results stored in one transaction."""

@@ -133,7 +133,7 @@ class Channel:
                 query.stored_at, query.picos = known.at, known.picos
 
     def prepare(self, image: Image, queries: Sequence[Query]) -> None:
-        """Render and encode in slices, so that not all views of a large picture are in memory at once.
+        """Render and encode the views in slices, so that not all views of a large picture are in memory at once.
 
         Queries that the classifier does not accept are marked as failed.
         """
@@ -162,7 +162,7 @@ class Channel:
         return result.answer if isinstance(result, Bought) else result
 
     def keep_canary(self, base: Query, image: Image) -> None:
-        """Use a few queries with stored answers as canaries."""
+        """Keep a query as a canary if its answer was stored before this run and more canaries are wanted."""
         earlier = (base.stored_at or self._opened_at) < self._opened_at
         label = self.names.label(base.answer.label) if isinstance(base.answer, Answer) else None  # of tags, the first
         if len(self.canaries.kept) < self.canaries.wanted and earlier and label:

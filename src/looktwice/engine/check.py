@@ -64,7 +64,7 @@ class Checkup:
     """The reasons why answers have no label, with the text of these answers."""
 
     def steady(self) -> bool:
-        """Whether all answers are the same label."""
+        """Whether all answers contain the same label."""
         return None not in self.labels and len(set(self.labels)) == 1
 
 

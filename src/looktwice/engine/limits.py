@@ -183,7 +183,7 @@ class _Waiting:
 class Calls:
     """Combines ready queries into calls to one classifier, up to its batch size.
 
-    The first sender in a call makes it; a sending task must not be cancelled.
+    The first sender in a call makes the call; a sending task must not be cancelled.
     """
 
     def __init__(self, classifier: AnyClassifier, concurrency: Concurrency, batch: int, longest_wait: float) -> None:
@@ -199,9 +199,9 @@ class Calls:
         self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
 
     async def send(self, prepared: Sequence[object], may_send: Callable[[], bool]) -> Answered | None:
-        """Send a few queries, at most a batch, in one call, together with others that fit in it.
+        """Send at most one batch of queries in one call, together with other queries that fit in it.
 
-        Returns None if `may_send` was false at that time. Raises the error of the call.
+        Returns None if `may_send` returned False at the time of the call. Raises the error of the call.
         """
         loop = asyncio.get_running_loop()
         waiting = _Waiting(prepared, may_send, loop.create_future())
@@ -287,7 +287,7 @@ class Calls:
         return Answered(answers[: len(own.prepared)], latency)
 
     def _failed(self, error: BaseException) -> None:
-        """Record a failed call, unless it was sent before the current pause."""
+        """Record a failed call, unless the call was sent before the current pause."""
         if not isinstance(error, TransientError) or time.monotonic() < self.concurrency.pause_until:
             return
         self.failures += 1

@@ -124,7 +124,7 @@ class Runner:
         return task
 
     async def ask_free(self, queries: Sequence[Query]) -> None:
-        """Answer free queries without storing them, in full calls; failures are retried."""
+        """Answer free queries in full batches, without storing the answers; failures are retried."""
         size = self.settings.limits.batch
         groups = [queries[start : start + size] for start in range(0, len(queries), size)]
         calls = [asyncio.create_task(self._call_free([query.prepared for query in group])) for group in groups]
@@ -355,7 +355,7 @@ class Runner:
         self.calls.wake()
 
     def end(self, error: Exception, cause: Cause = Cause.CLASSIFIER) -> None:
-        """Stop for good; the run raises this error after the queries in flight."""
+        """Stop permanently; the run raises this error after the queries in flight are completed."""
         self.fatal = self.fatal or error
         self.stop(Failure(cause, str(error), error))
 

@@ -129,7 +129,7 @@ class Labels:
             raise
 
     def known(self) -> dict[str, Click]:
-        """The last click about each picture that was not undone; may be called while another thread saves one."""
+        """The last click about each picture that was not undone; may be called while another thread saves a click."""
         return _standing(list(self._events.values()))
 
     def last(self, window: str) -> Click | None:

@@ -1,6 +1,6 @@
 """A labelling session: the assignment of pictures to windows, the clicks, and the queries sent meanwhile.
 
-The queue gives each window its own pictures, skipped ones last, undone ones first.
+The queue assigns different pictures to each window; undone pictures come first, skipped ones last.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Queue:
         return assigned
 
     def put_back(self, window: str, name: str) -> None:
-        """Make a picture the next one of a window."""
+        """Make a picture the next one in a window."""
         self._leases = {name: (window, self._clock() + LEASE), **{k: v for k, v in self._leases.items() if k != name}}
 
     def ahead(self, settled: Set[str], count: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Statistics of labels: accuracy, calibration and the guarantee that they support; and audits.
+"""Label statistics (accuracy, calibration and the supported guarantee), and audits.
 
 An audit estimates the error rate among accepted verdicts, from a sample stratified by confidence. Within a stratum
 every picture is equally likely to be labelled, so each label is weighted by the number of pictures per label in its
@@ -240,7 +240,8 @@ class LabelSummary:
 def summarise(labelled: LabelledVotes, unsure: int, max_error: float, level: float = 0.95) -> LabelSummary:
     """Summarise labelled votes: accuracy, calibration, and the number of labels that the desired guarantee still needs.
 
-    The guarantees from the ladder are tested at a level corrected for multiple tests, the desired one at its own level.
+    The guarantees from the ladder are tested at a level corrected for multiple tests, the desired guarantee at its own
+    level.
     """
     count = len(labelled)
     if count < FEWEST or len(set(labelled.truths.tolist())) < 2:

@@ -73,7 +73,7 @@ def connect(
     `source` is a string such as `onnx:model.onnx`, a TOML file, a function, or a classifier. A function takes one
     picture (uint8, height × width × RGB) and returns a label, or with `@looktwice.batched` takes a list of pictures and
     returns a list of labels; it may be async. `rename` maps labels to other names: a dictionary, or a CSV file with the
-    columns `label` and `name`. `budget` and `money` apply to this classifier, in addition to those of the model. The
+    columns `label` and `name`. `budget` and `money` apply to this classifier, in addition to the model's budgets. The
     default name is taken from the TOML file (`name`, else the file's stem) or is the function's name.
     """
     if isinstance(source, str | Path):

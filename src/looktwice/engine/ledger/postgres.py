@@ -30,7 +30,8 @@ T = TypeVar("T")
 OLDEST = 130_000
 """The oldest supported version of the server."""
 PATIENCE = 20.0
-"""Seconds to wait for other transactions, and for an unreachable server when the ledger is opened or read."""
+"""The time in seconds to wait for other transactions, and for an unreachable server when the ledger is opened or
+read."""
 SILENCE = 60.0
 """Seconds after which a statement without a reply fails: a proxy may keep connections alive without its server."""
 LOCK = int.from_bytes(b"lkt2", "big")

@@ -5,7 +5,7 @@
     claimed  → free         lost, refused or S dead: stays counted; unsent or waived: given back
     free     → claimed(S')  counted again
 
-A query is claimed while `session` is set and that session is alive. `of` marks a repetition of another query (a canary,
+A query is claimed while `session` is set and this session is alive. `of` marks a repetition of another query (a canary,
 a check). Σ spend = Σ queries, for each classifier, in queries and picos.
 """
 

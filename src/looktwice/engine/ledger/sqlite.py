@@ -112,7 +112,7 @@ class SqliteDatabase:
             self._lock.release()
 
     def _checkpoint(self, path: Path) -> None:
-        """Checkpoint a long log, unless another connection is writing or reading."""
+        """Checkpoint the log if it is long, unless another connection is writing or reading."""
         with suppress(OSError, sqlite3.Error):
             if path.with_name(path.name + "-wal").stat().st_size > CHECKPOINT * 4096:
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -258,7 +258,8 @@ def _create_file(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _journal_mode(db: sqlite3.Connection) -> str:
-    """Request WAL and return the journal mode; SQLite does not wait here if another process does the same."""
+    """Request WAL mode and return the resulting journal mode; SQLite does not wait here if another process makes the
+    same request."""
     try:
         return str(db.execute("PRAGMA journal_mode=WAL").fetchone()[0])
     except sqlite3.OperationalError as error:
