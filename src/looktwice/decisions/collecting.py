@@ -51,7 +51,7 @@ class Collected:
     renames: Mapping[str, str] = field(default_factory=dict)
     """How the description maps the classifier's labels."""
     repeated: int = 0
-    """The pictures removed by `distinct`."""
+    """The number of pictures removed by `distinct`."""
     disputed: tuple[tuple[str, str], ...] = ()
     """Pairs of names of kept and removed pictures with different true labels."""
     similar: tuple[tuple[str, str], ...] = ()
@@ -100,7 +100,7 @@ class Collected:
         return np.stack(descriptors) if descriptors and len(descriptors) == len(known) else None
 
     def under(self, columns: Sequence[int]) -> Collected:
-        """The answers under some views of the panel, in this order."""
+        """The answers under some views of the panel, in the given order."""
         panel = Panel(tuple(self.panel.views[column] for column in columns))
         return replace(self, votes=self.votes.under(columns), panel=panel)
 
@@ -124,7 +124,7 @@ def warn(collected: Collected) -> None:
 def check_learnable(collected: Collected, pictures: int, on_collected: OnCollected) -> Collected:
     """Check that there are enough answers about labelled pictures to learn from.
 
-    A stopped run does not fit, because its profile could replace a better one.
+    A stopped run does not fit a profile, because that profile could replace a better one.
     """
     if left := [item.name for item in collected.unscored if item.cause is Cause.STOPPED]:
         raise UnscoredError(
@@ -151,7 +151,7 @@ async def collect(
 ) -> Collected:
     """Ask about every picture and collect the votes, labelled if every picture has a true label.
 
-    Nothing is asked if no true label is among the known labels of the classifier. If the classifier's labels are
+    No query is sent if no true label is among the known labels of the classifier. If the classifier's labels are
     unknown, its answers about a few pictures are compared with the true labels first.
     """
     channels = _asked(engine, panel)
@@ -190,7 +190,7 @@ async def collect(
 
 
 def affordable(row: Row | Unscored) -> Row | Unscored:
-    """The row; unscored if the budget did not cover all its queries, since the missing answers carry no information."""
+    """Return the row, or `Unscored` if the budget did not cover all queries: missing answers carry no information."""
     why = lacks_budget(row) if isinstance(row, Row) else None
     return row if why is None else Unscored(row.name, Cause.BUDGET, why)
 
@@ -237,8 +237,8 @@ def _taking_turns(pictures: Sequence[Picture]) -> list[int]:
 async def _check_labels(engine: QueryEngine, pictures: Sequence[Picture], vocabulary: Sequence[str]) -> None:
     """Ask about a few pictures first, to check that true labels and answers use the same names.
 
-    They are drawn at random, since folders are sorted by class. None are needed if a true label is known to be a label
-    of the classifier.
+    The pictures are drawn at random, since folders are sorted by class. No query is needed if a true label is known to
+    be a label of the classifier.
     """
     labelled = [picture for picture in pictures if picture.truth is not None]
     truths = {picture.truth for picture in labelled if picture.truth is not None}
@@ -275,7 +275,7 @@ def labelled_votes(votes: Votes, pictures: Sequence[Picture]) -> LabelledVotes:
 
 
 def similar(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
-    """Pairs of names of near-duplicates by their thumbnails; those with too little contrast are skipped."""
+    """Pairs of names of near-duplicates by their thumbnails; thumbnails with too little contrast are skipped."""
     from scipy.spatial import KDTree
 
     names: dict[bytes, list[str]] = {}
@@ -327,7 +327,7 @@ class LabelMap:
     unmatched: tuple[str, ...]
     """Labels that match no true label, or more than one."""
     unsaid: tuple[str, ...]
-    """Truths without a label."""
+    """True labels that match no label of the classifier."""
 
 
 def folded(label: str) -> str:

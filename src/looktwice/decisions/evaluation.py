@@ -64,7 +64,7 @@ LEAST_IN_BIN = 30
 
 @dataclass(frozen=True)
 class BinCoverage:
-    """How often sets contained the true label, for pictures with this number of agreeing views."""
+    """The coverage of prediction sets for pictures with this number of agreeing views."""
 
     agree: int
     asked: int
@@ -86,7 +86,7 @@ class ClaimKept:
     """The number of accepted answers with its label, or of pictures of the class whose misses it bounds."""
 
     def line(self) -> str:
-        """As a sentence."""
+        """The result as a sentence."""
         share = f" ({100 * self.against / self.pictures:.2f} %)" if self.pictures else ""
         return f"Claimed that {self.claim}: {self.against:,} of {self.pictures:,}{share}."
 
@@ -110,24 +110,24 @@ class Guarantees:
     accepted: float | None = None
     """The share of accepted pictures."""
     wrong: float | None = None
-    """The share of wrong answers among those accepted; None if none was accepted."""
+    """The share of wrong answers among the accepted answers; None if no answer was accepted."""
     covered: float | None = None
-    """How often the prediction set contained the true label."""
+    """The share of pictures whose prediction set contained the true label."""
     listed: float | None = None
-    """How often it listed the true label by name."""
+    """The share of pictures whose prediction set listed the true label by name."""
     options: float | None = None
-    """The mean number of labels in a set; "any other label" counts as one."""
+    """The mean number of labels in a set; "any other label" is treated as one label."""
     classes: float | None = None
     """The mean number of classes in a set, counting all classes that "any other label" stands for."""
     bins: tuple[BinCoverage, ...] = ()
     """The coverage for each number of views that agree with the base label."""
     unfamiliar: float | None = None
-    """The share of unfamiliar pictures; None if the profile cannot tell."""
+    """The share of unfamiliar pictures; None if the profile has no familiarity model."""
     claims: tuple[ClaimKept, ...] = ()
-    """The result of each claim, if there is more than one or one applies to a single label."""
+    """The result of each claim, if there are several claims or a claim applies to a single label."""
 
     def lines(self) -> list[str]:
-        """As a sentence."""
+        """The results as sentences."""
         sentences = []
         if self.accepted is not None:
             wrong = "" if self.wrong is None else f", {100 * self.wrong:.2f} % of them wrong"
@@ -185,7 +185,7 @@ def guarantees(collected: Collected, policy: Policy) -> Guarantees:
 
 
 def bin_coverage(tally: Tally, hold: Bools) -> tuple[BinCoverage, ...]:
-    """The coverage of sets for each number of views that agree with the base label, of those asked."""
+    """The coverage of prediction sets for each number of queried views that agree with the base label."""
     kinds, place = np.unique(np.column_stack([tally.agree, tally.asked]), axis=0, return_inverse=True)
     counts, sums = np.bincount(place.ravel()), np.bincount(place.ravel(), hold)
     return tuple(
@@ -210,13 +210,13 @@ class PoweredAccuracy:
     """The number of other verdicts."""
 
     def sentence(self) -> str:
-        """As a sentence."""
+        """The estimate as a sentence."""
         interval = f"{100 * self.value:.1f} % (95 % interval {100 * self.low:.1f} % to {100 * self.high:.1f} %)"
         return f"Accuracy, estimated with the confidences of {self.unlabelled:,} other pictures: {interval}."
 
 
 def verdicts_of(verdicts: VerdictsLike) -> list[Verdict]:
-    """The verdicts from a file, or those given; pictures without a verdict are skipped."""
+    """Return the verdicts from a file or an iterable; pictures without a verdict are skipped."""
     if isinstance(verdicts, str | Path):
         return read(Path(verdicts))
     return [verdict for verdict in verdicts if isinstance(verdict, Verdict)]
@@ -238,7 +238,7 @@ class Evaluation:
     policy: Policy
     collected: Collected
     results: tuple[Result, ...]
-    """The profile's calibrator and the baselines."""
+    """The results of the profile's calibrator and of the baselines."""
     guarantees: Guarantees
     outcome: Outcome
     """Label, confidence and correctness of every distinct picture, or of a uniform subsample."""
@@ -247,11 +247,11 @@ class Evaluation:
 
     @property
     def fitted(self) -> int:
-        """The number of pictures that the profile was fitted on, which makes the figures too optimistic."""
+        """The number of evaluated pictures that the profile was fitted on; these make the figures too optimistic."""
         return self.profile.count_fitted(self.collected.labelled().evenly().digests)
 
     def title(self) -> str:
-        """A phrase for the pictures that were evaluated."""
+        """A phrase that describes the evaluated pictures."""
         overlap = f", {self.fitted} of which took part in fitting" if self.fitted else " that took no part in fitting"
         count = len(self.outcome.label)
         return f"On {count} picture{'s' * (count != 1)}{overlap}"

@@ -59,7 +59,7 @@ class Learned:
 
     profile: Profile
     chosen: Collected
-    """The answers that it was fitted on, those of the chosen sources."""
+    """The answers of the chosen sources, on which the profile was fitted."""
     collected: Collected
     """The answers of all sources, for every labelled picture."""
     asked: tuple[ProfileClassifier, ...]
@@ -77,11 +77,11 @@ class Learned:
 def learn(collected: Collected, calibrator: Calibrator, description: str, n_selection: int = 0) -> Profile:
     """Fit a profile of the whole panel, with early stopping, from labelled votes; sends no queries.
 
-    The first `n_selection` pictures are used for fitting only, since something was selected on them.
+    The first `n_selection` pictures are used for fitting only, since they were used for selection.
 
-    If pictures were selected for labelling with unequal probabilities, the calibrator learns from all of them:
-    selection depended on the answers alone, and it models the true label given the answers. Figures, guarantees, sets,
-    familiarity and drift refer to the population, so they use a uniform subsample of the pictures
+    If pictures were selected for labelling with unequal probabilities, the calibrator learns from all of them: the
+    selection depended on the answers alone, and the calibrator models the true label given the answers. Figures,
+    guarantees, sets, familiarity and drift refer to the population, so they use a uniform subsample of the pictures
     (`LabelledVotes.even`).
     """
     labelled = collected.labelled()
@@ -141,8 +141,8 @@ def learn_sequence(
 
 
 def points_shown(selected: SelectedSequence) -> tuple[FrontierPoint, ...]:
-    """The frontier, cheapest first; for comparison each classifier alone, the first and another one where it doubts,
-    and all sources without stopping."""
+    """The frontier, cheapest first, and points for comparison: each classifier alone, the first classifier followed by
+    another if its answer is doubtful, and all sources without early stopping."""
     fixed = [point for point in selected.points if min(point.sequence.enough, default=NEVER) >= NEVER]
     longest = max(len(point.sequence.sources) for point in fixed)
     beside = [point for point in fixed if len(point.sequence.sources) in (1, longest)]
@@ -345,7 +345,7 @@ def transferred(chosen: Measured, drawn: Collected, general: Collected, descript
 
 
 def jury_of(teacher: Profile) -> Jury:
-    """The jury of a profile, if it can be borrowed."""
+    """Return the jury of a profile; raises a DataError if its calibrator is not a jury."""
     prior = teacher.restored_calibrator()
     if not isinstance(prior, Jury):
         family = teacher.calibrator["family"]
@@ -359,7 +359,8 @@ def jury_of(teacher: Profile) -> Jury:
 def taught(teacher: Profile, collected: Collected, description: str) -> Profile:
     """A jury fitted with the teacher's weights as the prior, evaluated by 5-fold cross-validation.
 
-    If the teacher is of the same classifier, the pictures changed, and the prior is used only if it helps.
+    If the teacher was fitted for the same classifier, the pictures may have changed, so the prior is used only if it
+    improves the fit.
     """
     pupil = Pupil(jury_of(teacher), changed=teacher.fingerprint == collected.fingerprint)
     profile = learn(collected, pupil, description)

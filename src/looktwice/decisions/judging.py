@@ -105,10 +105,10 @@ async def burst(
 
 
 class Judging:
-    """Judges answered pictures by one policy.
+    """Computes verdicts on answered pictures under one policy.
 
     Pictures from several callers that are ready at the same time are judged in one batch, because a hundred pictures
-    take little more than the 3 ms of one.
+    take little longer than the 3 ms for one picture.
     """
 
     def __init__(self, profile: Profile, policy: PicturePolicy) -> None:
@@ -281,7 +281,7 @@ def queries_of(row: Row, panel: Sequence[str], profile: Profile, before: Mapping
 
 
 def _why_stopped(policy: Policy, row: Row, confidence: float) -> Stopped | None:
-    """Why asking stopped; None if the policy always asks everything and the budget covered it."""
+    """Return the reason for stopping, or None if the policy always sends every query and the budget covered them."""
     if lacks_budget(row):
         return "budget"
     if policy.rounds is None:

@@ -3,8 +3,8 @@
 Familiarity is a conformal p-value of a picture's similarity to the labelled ones, from its pixels and its answers.
 Confidences and guarantees hold for pictures like those that the profile was fitted on. A picture is described by
 `images.descriptor`; its distance to the nearest neighbour among some of the labelled pictures is ranked among the same
-distances of the other labelled pictures. This needs no query. Once the picture has been queried, its answers are ranked
-by how often labelled pictures had answers of the same kind.
+distances of the other labelled pictures. This test needs no query. Once the picture has been queried, its answers are
+ranked by how often labelled pictures had answers of the same kind.
 
 Drift is detected by a conformal test martingale.
 """
@@ -31,7 +31,8 @@ from looktwice.images import NAMES, PLACES, Image, WorkingSize, descriptor
 LEAST = 20
 """The minimum number of labelled pictures for a test."""
 NEIGHBOURS, RANKED = 300, 1000
-"""The maximum number of labelled pictures to which distances are measured, and of those whose distances are stored."""
+"""The maximum number of labelled pictures to which distances are measured, and the maximum number whose distances are
+stored."""
 FINEST = 0.02
 """The smallest unit of a descriptor component, used if the labelled pictures hardly differ in it."""
 FORM = ("side", "saturation")
@@ -39,18 +40,18 @@ LIGHT = ("dark", "quartile", "median", "three_quarters", "bright", "contrast", "
 SHRINKAGE, RIDGE = 0.2, 0.02
 """The shrinkage of correlations, and the constant added to every variance."""
 OUTSIDE = 3.0
-"""Components further from the mean than this, in standard deviations, are unusual."""
+"""A component is unusual if it is more than this many standard deviations from the mean."""
 GREY = 0.02
 """The saturation up to which a picture counts as grey."""
 MOST_WORDS = 3
 LARGEST = 1e9
-"""Larger than any descriptor component and any distance."""
+"""A bound that exceeds any descriptor component and any distance."""
 
 
 LEAST_VARIANCE = 1.0
-"""The limit of a descriptor component in its unit; larger only if the labelled pictures vary more."""
+"""The minimum variance of each scaled descriptor component."""
 SAME = 1e-4
-"""The squared distance below which two pictures count as equal; rounding makes it larger than zero."""
+"""The squared distance below which two pictures are treated as equal; it is above zero because of rounding."""
 POWER = 4
 """The power of the distance with which the p-value falls beyond all labelled pictures."""
 
@@ -58,9 +59,9 @@ POWER = 4
 LEAST_UNITS: Floats = np.full(len(NAMES), FINEST)
 """(len(NAMES),): the smallest unit of each descriptor component.
 
-If all labelled pictures have the same size, or are all grey, smaller or coloured ones are far away. Light statistics
-are within [0, 1] and close to an end for most pictures of some kinds: their spread cannot be estimated from hundreds of
-pictures, and a tenth of the range is small for any kind.
+If all labelled pictures have the same size, or are all grey, smaller or coloured pictures are far from them. Light
+statistics are within [0, 1] and close to 0 or 1 for most pictures of some kinds: their spread cannot be estimated from
+hundreds of pictures, and a tenth of the range is small for any kind.
 """
 LEAST_UNITS[[PLACES[name] for name in FORM]] = 0.001
 LEAST_UNITS[[PLACES[name] for name in LIGHT]] = 0.1
@@ -74,11 +75,11 @@ COMPARED = {
     "commonest": ("busier", "emptier"),
     "direction": ("richer in level lines", "richer in upright lines"),
 }
-"""The words for a feature that is lower, or higher, than those of the labelled pictures."""
+"""The words for each feature if it is lower, or higher, than in the labelled pictures."""
 
 
 class Familiarity(BaseModel):
-    """A test of whether pictures are like the labelled ones; a part of a profile that holds no pictures."""
+    """A test of whether pictures are like the labelled ones; a part of a profile that contains no pictures."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -93,7 +94,7 @@ class Familiarity(BaseModel):
 
     @classmethod
     def fit(cls, descriptors: Floats, size: WorkingSize | None = None) -> Self | None:
-        """Learn from the descriptors of distinct labelled pictures, (n, len(NAMES)); None if they are too few.
+        """Learn from the descriptors of distinct labelled pictures, (n, len(NAMES)); None if there are too few.
 
         `size` is the working size at which they were described. One half serves as neighbours and determines the scale;
         the distances of the other half are ranked.
@@ -129,8 +130,9 @@ class Familiarity(BaseModel):
     def p_values(self, descriptors: Floats) -> Floats:
         """(n,): the p-value of each picture, in (0, 1]; at most a with probability a for new familiar pictures.
 
-        That holds for every a from 1 / (distances + 1) on. Smaller values cannot be counted: beyond all labelled
-        pictures, the p-value falls with the fourth power of the distance, as in Markov's inequality.
+        This holds for every a of at least 1 / (distances + 1). Smaller p-values cannot be determined by counting:
+        beyond all labelled pictures, the p-value falls with the fourth power of the distance, as in Markov's
+        inequality.
         """
         ranked, distance = np.array(self.distances), self.distance(descriptors)
         share = (1.0 + len(ranked) - np.searchsorted(ranked, distance, "left")) / (len(ranked) + 1)
@@ -138,10 +140,11 @@ class Familiarity(BaseModel):
         return np.where(beyond, share * (ranked[-1] / np.where(beyond, distance, 1.0)) ** POWER, share)
 
     def describe(self, image: Image) -> Floats:
-        """The descriptor of a picture; for one larger than the labelled ones, as it is or scaled down to their size.
+        """The descriptor of a picture, scaled down to the size of the labelled pictures if that is more familiar.
 
-        A classifier scales pictures to its input, so more pixels are no difference in themselves. The description that
-        is nearer to the labelled pictures is taken: p-values can only rise, so that false alarms keep to their rate.
+        A classifier scales pictures to its input size, so a higher resolution alone is not a relevant difference. For a
+        larger picture, the descriptor that is nearer to the labelled pictures is used: p-values can only rise, so the
+        false-alarm rate does not increase.
         """
         described = image.described()
         larger = described[PLACES["side"]] - self._middle[PLACES["side"]]
@@ -155,21 +158,22 @@ class Familiarity(BaseModel):
     def drift(self) -> Drift:
         """Test whether a stream of pictures is as familiar as the labelled ones, by the kinds from `kind`.
 
-        Each ranked picture is a kind of its own, and so is each gap between two of them, where new pictures fall.
-        Pictures that are more familiar than new ones, such as the labelled ones themselves, do not count as a shift.
+        Each ranked picture is a separate kind, and so is each gap between two ranked pictures, into which new pictures
+        fall. Pictures that are more familiar than new ones, such as the labelled pictures themselves, are not treated
+        as a shift.
         """
         return Drift((0, 1) * len(self.distances) + (0,), alternative="greater")
 
     def kind(self, p_value: float) -> int:
-        """The gap between the ranked pictures into which one of this p-value falls."""
+        """The gap between ranked pictures into which a picture with this p-value falls."""
         ranked = len(self.distances)
         return 2 * min(ranked, round((1 - p_value) * (ranked + 1)))
 
     def distance(self, descriptors: Floats) -> Floats:
         """(n,): the Mahalanobis distance of each picture from the nearest other neighbour, to four decimals.
 
-        A labelled picture that occurs again is compared with the others. Otherwise a stream that begins with labelled
-        pictures would make the new ones after them look unfamiliar.
+        A repeated labelled picture is compared with the other labelled pictures. Otherwise, in a stream that begins
+        with labelled pictures, the new pictures after them would appear unfamiliar.
         """
         rows, white = self._whitened(descriptors), self._white
         squares = (rows**2).sum(axis=1)[:, None] + (white**2).sum(axis=1) - 2 * rows @ white.T
@@ -260,7 +264,8 @@ MOST = 2000
 """The maximum number of labelled pictures whose answers are stored."""
 KIND = re.compile(r"\d{1,9}/\d{1,9}")
 Kind = tuple[str, str]
-"""The label of the picture itself, with the number of agreeing views and the number of distinct labels: `8/1`."""
+"""The label of the picture itself, with the number of agreeing views and the number of distinct labels, written as
+`8/1`."""
 
 
 class AnswerKinds(BaseModel):
@@ -269,13 +274,13 @@ class AnswerKinds(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     views: Annotated[int, Field(ge=0)]
-    """The number of leading views of the panel that count."""
+    """The number of leading views of the panel that are used."""
     seen: dict[str, dict[str, Annotated[int, Field(ge=1, lt=2**31)]]]
-    """For each label, the number of pictures that had it, by agreeing views and distinct labels: `8/1`."""
+    """For each label, the number of pictures with it, by agreeing views and distinct labels, written as `8/1`."""
 
     @classmethod
     def fit(cls, votes: Votes) -> Self | None:
-        """Learn from the answers about distinct labelled pictures; None if they are too few."""
+        """Learn from the answers about distinct labelled pictures; returns None if there are too few pictures."""
         if len(votes) < LEAST:
             return None
         some = np.random.default_rng(0).permutation(len(votes))[:MOST]
@@ -353,7 +358,7 @@ CUTS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95)
 
 
 CELLS = 2**19
-"""The maximum of pictures times kinds counted at once, which bounds memory."""
+"""The maximum product of pictures and kinds that are counted at once, which limits memory use."""
 MARKS = 256
 """The minimum number of stored points of the stream, denser towards the end; a change is located at one of them."""
 
@@ -363,10 +368,10 @@ class Drift:
     """A sequential test of whether live pictures are still like those that the profile was fitted on.
 
     A picture's kind is a non-negative integer, such as the number of agreeing views. Each live picture is ranked among
-    the profile's and the live ones before it, with ties broken at random: if nothing has changed, the ranks are uniform
-    and independent of each other (conformal prediction), and a bet that they fall below a cut more or less often than
-    they should wins nothing on average. By Ville's inequality, the wealth ever reaches 1/alpha with probability at most
-    alpha, for any length of the stream and any true shares of the bins.
+    the profile's pictures and the live pictures before it, with ties broken at random: if nothing has changed, the
+    ranks are uniform and independent of each other (conformal prediction), and a bet that they fall below a cut more or
+    less often than expected wins nothing on average. By Ville's inequality, the wealth ever reaches 1/alpha with
+    probability at most alpha, for any length of the stream and any true shares of the bins.
     """
 
     reference: tuple[int, ...]
@@ -399,7 +404,7 @@ class Drift:
 
     @property
     def alarm(self) -> bool:
-        """Whether an alarm was raised; it stays raised."""
+        """Whether an alarm was raised; once raised, it persists."""
         return self.peak >= -math.log(self.alpha)
 
     def update(self, agreement_bins: ArrayLike) -> Self:
@@ -443,7 +448,7 @@ class Drift:
         )
 
     def _ranks(self, kind: Counts, came: Counts) -> Floats:
-        """(n,): the rank of each picture among all up to itself, uniform in [0, 1] if nothing has changed."""
+        """(n,): the rank of each picture among all pictures up to itself, uniform in [0, 1] if nothing has changed."""
         bag = came + np.array(self.reference)
         upto = np.take_along_axis(bag.cumsum(axis=1), kind[:, None], axis=1)[:, 0]
         same = np.take_along_axis(bag, kind[:, None], axis=1)[:, 0]
@@ -457,8 +462,8 @@ class Drift:
 def began(path: Counts) -> int:
     """The number of pictures after which the ranks most likely stopped being uniform, up to the last row of a path.
 
-    Each row is the number of pictures seen and the number of ranks below each cut. Of all rows and cuts, the one that
-    makes the ranks after it least likely under uniformity (maximum likelihood).
+    Each row is the number of pictures seen and the number of ranks below each cut. The selected row is the one after
+    which, for one of the cuts, the ranks are least likely under uniformity (maximum likelihood).
     """
     from scipy.special import rel_entr
 

@@ -42,7 +42,7 @@ class Probe:
 
 
 def probe(model: OnnxModel, image: Image, views: Sequence[View], draws: int, seed: int) -> tuple[Reading, ...]:
-    """One reading per view, of `draws` draws each: those that an engine with this seed would send."""
+    """One reading per view, from the `draws` draws that an engine with this seed would send."""
     (base,) = model.features([model.prepare(render(image, [base_question(image)])[0])])
     # Each view is a call of its own, so that its figures are the same to the digit whatever else is measured.
     readings, step = [], max(1, HELD_BYTES // image.pixels.nbytes)
@@ -101,7 +101,7 @@ class Measured:
     transfer_error: float
     """The root mean square of σ(−F_n⁻¹(1 − p_A)) − σ(wᵀz + b): Proposition 2 with the mean cumulative."""
     gaussian_error: float
-    """The same for σ(a·Φ⁻¹(p_A)), with the a whose Φ(x/a) is closest to F_n: Proposition 1."""
+    """The root mean square of σ(a·Φ⁻¹(p_A)) − σ(wᵀz + b), with the a for which Φ(x/a) is closest to F_n."""
 
     def summary(self) -> dict[str, object]:
         """The figures, without the curves."""
@@ -181,7 +181,7 @@ class NoiseFile(BaseModel):
     noises: tuple[Measured, ...]
 
     def cumulative_for(self, panel: Panel) -> Cumulative:
-        """F_n of the panel's only view; raises a DataError if the file does not have it."""
+        """F_n of the panel's only view; raises a DataError if the file does not contain it."""
         asked, known = sorted({str(view) for view in panel}), {item.view: item.noise for item in self.noises}
         if len(asked) == 1 and asked[0] in known:
             return known[asked[0]].cumulative
@@ -196,12 +196,12 @@ class NoiseFile(BaseModel):
         return min(self.noises, key=lambda item: item.transfer_error)
 
     def save(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write the file as JSON."""
         files.write(path, self.model_dump_json() + "\n")
 
     @classmethod
     def load(cls, path: Path) -> NoiseFile:
-        """The noise in a file; raises a DataError if it is invalid."""
+        """Load the noise from a file; raises a DataError if it is invalid."""
         try:
             return cls.model_validate(json.loads(path.read_text("utf-8")))
         except FileNotFoundError:
@@ -226,7 +226,7 @@ def measure(
     seed: int = 0,
     watch: Callable[[Iterable[Probe | ImageError]], Iterable[Probe | ImageError]] = iter,
 ) -> tuple[NoiseFile, tuple[ImageError, ...]]:
-    """The noise of random views in an open model, and the pictures that cannot be read.
+    """Measure the noise of random views in an open model; also returns an error for each unreadable picture.
 
     `watch` wraps the stream of probes, to show progress.
     """

@@ -1,8 +1,8 @@
 """Open models: classifiers whose final linear layer and its input features can be read.
 
 An ONNX file is read directly (extra `onnx`): the graph is followed back from its first output to the linear layer, a
-Gemm or a MatMul with or without an Add, and what enters that layer becomes a further output. The layer may be followed
-by a softmax and by steps that change no number. The description is that of the ONNX connector.
+Gemm or a MatMul with or without an Add, and the input of that layer is added to the outputs. The layer may be followed
+by a softmax and by operations that change no value. The description is that of the ONNX connector.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class OnnxModel:
 
 
 def open_onnx(description: str | Path) -> OnnxModel:
-    """The open model in `model.onnx`, with `model.toml` beside it, or that a TOML file of the connector describes."""
+    """Open the model in `model.onnx` (with `model.toml` beside it), or the one that a connector's TOML file
+    describes."""
     text = str(description)
     if text.endswith(".onnx") and not text.startswith("onnx:"):
         text = f"onnx:{text}"

@@ -1,9 +1,10 @@
-"""What `fit` asks: a pilot selects what is worth asking, and only that is asked about the other labelled pictures.
+"""The queries of `fit`: a pilot selects those worth their cost, and only these are sent for the other labelled
+pictures.
 
 The general panel is kept unless the pilot shows clearly that another is better: panels selected among many views on a
-few hundred pictures had a Brier score 1 to 7 % worse on new pictures. So the pilot leaves out views that change the
-class and classifiers that are not worth their price, uses other wordings if they are clearly better, and asks once if a
-score makes further queries useless.
+few hundred pictures had a Brier score 1 to 7 % worse on new pictures. The pilot therefore leaves out views that change
+the class and classifiers that are not worth their price, uses other wordings if they are clearly better, and reduces
+the panel to one query if a score makes further queries useless.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 SEARCHED = 4 * crossfit.FOLDS
 """The minimum number of labelled pictures for the paper's search, which cross-validates each half of them."""
 FEWEST = 200
-"""The minimum number of labelled pictures for a pilot; with fewer, everything is asked about all of them."""
+"""The minimum number of labelled pictures for a pilot; with fewer, every query is sent for every picture."""
 SHARE = 4
 """The ratio of labelled pictures to pilot pictures, of which there are at least FEWEST / 2."""
 WRONG = 25
@@ -148,7 +149,7 @@ async def ask(
     """Ask the whole panel about the pilot pictures, and only the selected sources about the others.
 
     With several classifiers and a budget, the cheapest one is asked about all pictures first; if the budget ends in the
-    pilot, only this one is fitted. With one classifier, no view is left out in that case.
+    pilot, only this classifier is fitted. With one classifier, no view is left out in that case.
     """
     mixed, size = shuffled(pictures), pilot_size(len(pictures))
     if not size:
@@ -220,10 +221,10 @@ def _without(cut: Collected, panel: Panel, complete: Collected | None) -> Select
 
 
 def suitable(labelled: LabelledVotes, panel: Panel) -> tuple[Panel, list[str]]:
-    """Leave out views that change the class of pictures, and select as many of the best as the general panel has.
+    """Leave out views that change the class of pictures, and select as many of the best views as the general panel has.
 
-    Views that change many right labels are left out unless juries lose more without them on held-out folds, by a
-    standard error: some are informative (corners of photos).
+    Views that change many right labels are left out unless juries without them have a held-out loss that is higher by
+    more than a standard error: some such views are informative (corners of photos).
     """
     views, sentences = panel.views, list[str]()
     own = [column for column, view in enumerate(views) if not classifier_of(view)]
@@ -262,7 +263,7 @@ def _unsuitable(bad: Sequence[View], kept: Sequence[View]) -> str:
 def paying(
     labelled: LabelledVotes, panel: Panel, asked: Sequence[ProfileClassifier]
 ) -> tuple[Panel, list[str], list[Point]]:
-    """Select the views and classifiers that are worth asking, with the reasons and the gains of the others."""
+    """Select the views and classifiers that are worth their cost, with the reasons and the gains of the others."""
     own = [column for column, view in enumerate(panel) if not classifier_of(view)]
     wrong = int((labelled.base != labelled.truths).sum())
     useful, fold = panels.with_useful_scores(labelled), folds(len(labelled), crossfit.FOLDS, 0)

@@ -30,15 +30,15 @@ ACCEPTED = (0.25, 0.5, 0.75, 0.9, 1.0)
 """The acceptance rates that a plan considers."""
 
 MARGINS = (0.0, 0.25, 0.5)
-"""True error rates that a plan assumes without data, as shares of the guaranteed error."""
+"""The true error rates, relative to the guaranteed error, that a plan assumes without data."""
 
 POWER = 0.8
 
 PRIOR = 30
-"""The weight of the prior error rate, in pictures."""
+"""The weight of the prior error rate, as a number of pictures."""
 
 CLOSE = 0.99
-"""True errors closer to the allowed one than this would need too many labels."""
+"""The ratio of the true error to the allowed error above which too many labels would be needed."""
 
 LADDER = (0.01, 0.02, 0.05, 0.1, 0.2)
 """The allowed errors from which the strictest possible guarantee is selected."""
@@ -47,8 +47,8 @@ LADDER = (0.01, 0.02, 0.05, 0.1, 0.2)
 def strictest_guarantee(options: DecisionOptions, profile: Profile) -> DecisionOptions:
     """Add a guarantee to the options: the given one, or the strictest of LADDER that the profile supports.
 
-    Because one of several is selected, each is tested at a stricter level. Without a guarantee, tags are decided if
-    they are sure.
+    Because one of several guarantees is selected, each is tested at a stricter level. Without a guarantee, tags are
+    decided if they are sure.
     """
     if options.claims() or profile.kind == "tags":
         return options
@@ -71,7 +71,7 @@ MOST_LABELS = 1_000_000
 """Needs beyond this number of labels are not reported."""
 
 PRACTICAL = 20_000
-"""Guarantees that need more further labels than this are practically out of reach."""
+"""Guarantees that need more further labels than this are treated as impractical."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Need:
     """The number of labels needed for an acceptance rate and a true error."""
 
     labels: int
-    """Drawn at random."""
+    """The number of labels, drawn at random."""
     accepted: float
     error: float
     """The true error rate, or miss rate of the class."""
@@ -118,7 +118,8 @@ def guesses(claim: Claim, level: float = 0.95, together: int = 1) -> list[Need]:
 def needs(claim: Claim, tested: ClaimTest) -> list[Need]:
     """The number of labels that a claim needs at several acceptance rates, with errors estimated from held-out answers.
 
-    Rates whose error is too high are left out; if all are, the acceptance rate of the best estimate is used.
+    Acceptance rates whose error is too high are left out; if none remains, the acceptance rate of the best estimate is
+    used.
     """
     claims, answers, level, _ = tested
     level, about = level_of_each(level, len(claims)), concerned(claim, claims, answers)
@@ -140,8 +141,8 @@ def can_be_made(tested: ClaimTest) -> bool:
 def missing_labels(tested: Iterable[ClaimTest]) -> int | None:
     """The number of further labelled pictures, drawn at random, for all claims with a power of 0.8.
 
-    None if the answers are wrong too often for more labels to help, or if it takes more than PRACTICAL. All interfaces
-    report this number.
+    Returns None if the answers are wrong too often for more labels to help, or if more than PRACTICAL labels are
+    needed. All interfaces report this number.
     """
     more = 0
     for part in tested:
@@ -180,7 +181,7 @@ def best_estimate(answers: Answers, max_error: float = MAX_ERROR) -> str:
 def least_error(answers: Answers, level: float = 0.95) -> tuple[float, float] | None:
     """The strictest guarantee of LADDER that labelled pictures support: its error, and the share accepted.
 
-    Each is tested at `selection_level(level)`; None if they support none of them.
+    Each guarantee is tested at `selection_level(level)`; returns None if the pictures support none of them.
     """
     for error in LADDER:
         threshold = risk.threshold(answers.confidence, answers.correct, error, selection_level(level))

@@ -44,7 +44,7 @@ Unfamiliar = Literal["accept", "review", "refuse"]
 """How pictures that are unlike the labelled ones are handled."""
 FALSE_ALARMS = 0.01
 OnDrift = Literal["hold", "accept"]
-"""What happens to verdicts after an alarm: none is accepted, or they are treated like any other."""
+"""The handling of verdicts after an alarm: either no verdict is accepted, or all are treated as usual."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class ClaimTest(NamedTuple):
     claims: Sequence[Claim]
     answers: Answers
     level: float
-    """The certainty that all of them hold."""
+    """The confidence level at which all claims hold together."""
     tag: str = ""
     """The tag that the claims are about, if answers are tags."""
 
@@ -85,7 +85,7 @@ class PicturePolicy:
     answers: AnswerKinds | None = field(default=None, kw_only=True)
     """Familiarity by answers; None if the profile has none."""
     held_out: HeldOut = field(default=HeldOut(confidence=(), correct=()), kw_only=True)
-    """The basis of its guarantees."""
+    """The held-out results on which guarantees are based."""
     agreement_bins: tuple[int, ...] = field(default=(), kw_only=True)
     """The number of labelled pictures in each agreement bin."""
     rounds: Rounds | None = field(default=None, kw_only=True)
@@ -101,19 +101,19 @@ class PicturePolicy:
         return replace(self, unfamiliar=unfamiliar, false_alarms=false_alarms)
 
     def because(self, descriptor: Floats) -> str | None:
-        """Why a picture is unfamiliar, as a sentence; None if it is familiar, or the profile cannot tell."""
+        """Return a sentence on why a picture is unfamiliar, or None if it is familiar or cannot be compared."""
         if self.familiarity is None or self.before_asking(descriptor[None])[0] > self.false_alarms:
             return None
         return self.familiarity.because(descriptor)
 
     def claim_tests(self, claims: Sequence[Claim], profile: Profile, level: float = 0.95) -> list[ClaimTest]:
-        """The tests of these claims; raises an error if one is about a label that the profile does not have."""
+        """The tests of these claims; raises an error if a claim is about a label that the profile does not contain."""
         raise NotImplementedError
 
     def before_asking(self, descriptors: Floats) -> Floats:
-        """(n,): the familiarity of pictures, assuming typical answers; NaN if the profile cannot tell.
+        """(n,): the familiarity of pictures, assuming typical answers; NaN if the profile has no familiarity model.
 
-        A picture that is unfamiliar under this assumption is so under any answers.
+        A picture that is unfamiliar under this assumption is unfamiliar whatever its answers are.
         """
         if self.familiarity is None:
             return np.full(len(descriptors), np.nan)
@@ -128,7 +128,7 @@ class PicturePolicy:
         )
 
     def shift(self) -> Drift | None:
-        """The test that the pixels are as familiar as before; None if the profile cannot tell.
+        """The test that the pixels are as familiar as before; None if the profile has no familiarity model.
 
         If unfamiliar pictures are refused, there is no test: the remaining ones would appear too familiar.
         """
@@ -139,7 +139,7 @@ class PicturePolicy:
         return self.familiarity.kind(familiarity) if self.familiarity and familiarity is not None else 0
 
     def compare(self, votes: Votes, descriptors: Sequence[Floats | None]) -> Comparison | None:
-        """The similarity of pictures to the labelled ones, by answers and pixels; None if the profile cannot tell."""
+        """The similarity of pictures to the labelled ones, by answers and pixels; None if it is unknown."""
         pixels, answers = np.full(len(votes), np.nan), np.ones(len(votes))
         described = {place: row for place, row in enumerate(descriptors) if row is not None}
         if self.familiarity and described:
@@ -169,7 +169,7 @@ class PicturePolicy:
         return (self.familiarity is not None) + (self.answers is not None)
 
     def drift(self) -> Drift | None:
-        """The test that votes are still distributed as in the profile; None if the profile cannot tell.
+        """The test that votes are still distributed as in the profile; None if the profile does not support it.
 
         The probability of a false alarm is at most 1 % over any number of pictures.
         """
@@ -221,7 +221,7 @@ class Policy(PicturePolicy):
     def accepting(
         self, claims: Sequence[Claim], profile: Profile, level: float = 0.95, basis: Basis = "guarantee"
     ) -> Self:
-        """Accept answers so that all claims hold with certainty `level`, or in expectation; all others need review."""
+        """Accept answers so that all claims hold with confidence `level`, or in expectation; all others need review."""
         (tested,) = self.claim_tests(claims, profile, level)
         return replace(self, accept=thresholds(claims, tested.answers, level, basis))
 
@@ -243,7 +243,8 @@ class Policy(PicturePolicy):
     def agreement_bin(self, base: str, views: Sequence[str | None]) -> int:
         """The bin on which drift is tested: how many views agree with the base label.
 
-        With early stopping, it combines the number in the first round and the number of views asked.
+        With early stopping, the bin combines the number of agreeing views in the first round and the number of views
+        asked.
         """
         if self.rounds is None:
             return sum(label == base for label in views)
@@ -304,7 +305,7 @@ class TagPolicy(PicturePolicy):
     def accepting(
         self, claims: Sequence[Claim], profile: Profile, level: float = 0.95, basis: Basis = "guarantee"
     ) -> Self:
-        """Decide tags so that all claims hold with certainty `level`, or in expectation; all others need review.
+        """Decide tags so that all claims hold with confidence `level`, or in expectation; all others need review.
 
         Tags without a claim are decided at the default SURE.
         """
@@ -390,22 +391,22 @@ class DecisionOptions:
     """How verdicts are made: when to stop asking, what to accept, and which prediction sets to give."""
 
     all: bool = False
-    """Ask everything about each picture, even if further answers would have little effect."""
+    """Send every query for each picture, even if further answers would have little effect."""
     max_price: float | None = None
     """The maximum average price per picture, reached by stopping earlier; `all` takes precedence."""
     max_queries: float | None = None
     """The maximum average number of queries per picture, reached by stopping earlier."""
     max_error: float | Mapping[str, float] | None = None
-    """Accept answers that are wrong at most this often; the others need review. None makes no decisions. A mapping sets
-    the error of each label, with `*` for all others."""
+    """Accept answers with at most this error rate; the others need review. With None, no decisions are made. A mapping
+    sets the error rate of each label, with `*` for all others."""
     max_miss: Mapping[str, float] | None = None
     """Accept at most this share of the pictures of these classes as another class."""
     level: float = 0.95
-    """The joint certainty of these guarantees."""
+    """The joint confidence level of these guarantees."""
     accept: Basis = "guarantee"
     """Accept by a guarantee, or by the best `estimate` from held-out answers."""
     coverage: float | None = None
-    """Return prediction sets that contain the true label this often; None returns none."""
+    """Return prediction sets that contain the true label with this probability; None returns no sets."""
     sets: SetKind = "aps"
     """How sets are built: `aps` sets are larger for doubtful pictures, and the label that crosses the threshold is
     included at random, with a seed from the pixels; `raps` sets contain fewer labels; `aps-deterministic` sets are not
@@ -418,7 +419,7 @@ class DecisionOptions:
     """The share of familiar pictures that may be flagged as unfamiliar."""
 
     on_drift: OnDrift = "hold"
-    """What happens to verdicts after a drift alarm: `hold` accepts none of them, `accept` continues as before."""
+    """The handling of verdicts after a drift alarm: `hold` accepts none of them, `accept` continues as before."""
 
     def __post_init__(self) -> None:
         for name in SHARES:

@@ -66,7 +66,7 @@ class Adaptive(Part):
     """The expected results on new pictures; None if unknown."""
     queries: float = Field(default=0.0, ge=0)
     price: float = Field(default=0.0, ge=0)
-    """Queries and price of a picture, on average."""
+    """The mean price per picture; `queries` is the mean number of queries."""
 
     def views(self) -> Panel:
         """The panel to ask from."""
@@ -90,7 +90,7 @@ class ProfileClassifier(Part):
 
     name: str
     description: str
-    """Its description; credentials are referred to by their environment variables."""
+    """The description of the classifier; credentials are referred to by their environment variables."""
     fingerprint: str
     """The digest of what determines its replies."""
     reading: str = ""
@@ -136,7 +136,7 @@ class Profile(Part):
     renderer: str
     calibrator: dict[str, object]
     pictures: int
-    """The number of labelled pictures it was fitted on."""
+    """The number of labelled pictures that the profile was fitted on."""
     fitted_on: tuple[str, ...] = ()
     """The first digits of the digests of those pictures; empty if unknown."""
     results: tuple[Result, ...]
@@ -164,7 +164,7 @@ class Profile(Part):
         return replace(Panel.parse(self.panel), first=self.name)
 
     def within(self, max_price: float | None = None, max_queries: float | None = None) -> Adaptive | None:
-        """The best early stopping within these limits on the mean per picture; None asks the whole panel."""
+        """The best early stopping within these limits on the mean per picture; None for the whole panel."""
         if max_price is None and max_queries is None:
             return self.adaptive
         price, queries = (np.inf if limit is None else (1.0 + 1e-9) * limit for limit in (max_price, max_queries))
@@ -229,14 +229,14 @@ class Profile(Part):
         return "scores" if self.calibrator.get("scored") or "score" in blocks else "labels"
 
     def count_fitted(self, digests: Iterable[str]) -> int:
-        """The number of these pictures that it was fitted on."""
+        """The number of these pictures that the profile was fitted on."""
         known = set(self.fitted_on)
         return sum(digest[:DIGEST_DIGITS] in known for digest in digests)
 
     def advice(self, results: Sequence[Result] = ()) -> list[str]:
         """Remarks on early stopping and on the classifier's own score, one sentence each.
 
-        `results` are from other pictures; the default is those from the held-out folds.
+        `results` are results on other pictures; by default, the results on held-out folds are used.
         """
         sentences = [f"Scores: {self.scores}."] if self.scores else []
         if self.adaptive and self.adaptive.expected and not results:
@@ -252,14 +252,15 @@ class Profile(Part):
         return sentences
 
     def threshold(self, max_error: float, level: float = 0.95) -> float | None:
-        """The lowest confidence to accept, so that accepted answers are wrong at most `max_error` of the time.
+        """The lowest confidence threshold at which accepted answers have an error rate of at most `max_error`.
 
-        The guarantee holds with certainty `level`; None if there are too few labelled pictures, or too many errors.
+        The guarantee holds with confidence `level`; returns None if there are too few labelled pictures, or too many
+        errors.
         """
         return self.held_out.threshold(max_error, level)
 
     def accuracy(self) -> float:
-        """The accuracy of the base answer on the labelled pictures, the confidence of the constant baseline."""
+        """The accuracy of the base answer on the labelled pictures: the confidence of the constant baseline."""
         known = self.results[0].figures.get("accuracy") if self.results else None
         return float((known and known.value) or 0.0)
 

@@ -154,10 +154,10 @@ class HeldOut(Part):
         """Combine the outcomes of cross-validation and of the final calibrator, as the basis of guarantees.
 
         Many pictures have the same answers and thus the same probability of the true label, which varies slightly
-        between folds. The worse one is used, so that such variations do not exclude a tenth of the pictures from their
-        sets; for confidences, see `counted_confidence`. Rounding is in the same direction, so that a threshold above
-        one of these numbers is also above the unrounded one. Pictures about which no chosen source has an answer are
-        left out, since they are not scored in use.
+        between folds. The worse probability is used, so that such variations do not exclude a tenth of the pictures
+        from their sets; for confidences, see `counted_confidence`. Rounding is in the same direction, so that a
+        threshold above one of these numbers is also above the unrounded one. Pictures without an answer from any chosen
+        source are left out, since they are not scored in use.
         """
         answered = held_out.label >= 0
         held_out, final = held_out.of_rows(answered), final.of_rows(answered)
@@ -199,7 +199,7 @@ class HeldOut(Part):
         return risk.Answers(self.arrays()[0], words[predicted], words[np.where(truth < 0, len(vocabulary), truth)])
 
     def threshold(self, max_error: float, level: float = 0.95) -> float | None:
-        """The lowest threshold at which accepted answers are wrong at most `max_error` of the time."""
+        """The lowest threshold at which accepted answers have an error rate of at most `max_error`."""
         return risk.threshold(*self.arrays(), max_error, level)
 
     def conformal(self, coverage: float = 0.9, kind: SetKind = "aps") -> SetMaker:

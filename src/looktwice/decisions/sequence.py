@@ -9,8 +9,9 @@ single threshold for all sources performs similarly: equally well for two source
 better if GPT-4V is among them (experiments/cascades.py, results/cascades_rules.csv).
 
 The loss of stopping early within the views of one classifier is estimated from how far the probabilities would still
-move: if those after all views are calibrated, a picture that stops adds their squared distance to the Brier score, on
-average. This estimate varies much less between samples than the Brier score itself, which is only used as a check.
+move: if the probabilities after all views are calibrated, stopping early raises a picture's Brier score on average by
+the squared distance between its probabilities at that point and those after all views. This estimate varies much less
+between samples than the Brier score itself, which is only used as a check.
 
 All quantities are measured on held-out folds. `find` nests the whole selection in each fold, so a guarantee may be
 based on the outcome that it returns.
@@ -49,8 +50,8 @@ from looktwice.errors import DataError
 LEVELS = tuple(np.linspace(0.02, 0.98, 25).tolist())
 """The candidate values of λ, as quantiles of the loss that the next source saves per unit of money."""
 LEAST_GAIN = 0.01
-"""The relative decrease in loss that puts a more expensive point on the frontier, and the tolerance of the selected
-one."""
+"""The relative decrease in loss that a more expensive point on the frontier needs, and the tolerance for the selected
+point."""
 V = TypeVar("V", bound=Votes)
 BASE = "base"
 """The view that shows the unchanged picture."""
@@ -138,7 +139,7 @@ class Point:
     """(n,): the price of each picture."""
     queries: float
     steady: Floats | None = None
-    """(n,): lower-variance estimates of the losses: those after all sources, plus the remaining movement."""
+    """(n,): lower-variance estimates of the losses: the losses after all sources plus the remaining movement."""
 
     @property
     def loss(self) -> float:
@@ -195,7 +196,7 @@ class Steps:
 
     confidence: Floats
     losses: Floats
-    """Confidences of juries fitted without the picture."""
+    """The losses under juries fitted without the picture."""
     steady: Floats
     """With one classifier, the loss after all sources plus the remaining movement; with several, the losses."""
 
@@ -281,7 +282,7 @@ class HeldOutJuries:
     def search(
         self, unseen: frozenset[int] = frozenset(), start: Several[tuple[int, ...]] | None = None
     ) -> list[Point]:
-        """Search sequences: those on the frontier are extended by further sources.
+        """Search sequences by extending those on the frontier with further sources.
 
         An extension is the base answer of another classifier, or all views of one already in the sequence: the stopping
         rule decides how many of them are asked. The search starts with each classifier's base answer, or at `start`.
@@ -336,7 +337,7 @@ def _additions(places: tuple[int, ...], sources: Several[Source]) -> Iterator[tu
 def _levels(confidence: Floats, losses: Floats, prices: Floats) -> Iterator[tuple[float, ...]]:
     """Stopping thresholds after each source but the last: for each length without stopping, then for every λ.
 
-    They end where all pictures have stopped.
+    The thresholds end where all pictures have stopped.
     """
     doubt, last = 1.0 - confidence, len(prices) - 1
     if not last:
@@ -355,7 +356,8 @@ def _levels(confidence: Floats, losses: Floats, prices: Floats) -> Iterator[tupl
 def between(confidence: Floats, level: float) -> float:
     """The midpoint between the highest confidence below the level and the lowest that reaches it.
 
-    0 if all reach it, NEVER if none does. The margin makes decisions equal on any machine.
+    Returns 0 if all confidences reach the level, and NEVER if none does. The margin makes decisions equal on any
+    machine.
     """
     reach = confidence >= level - 1e-9
     if reach.all() or not reach.any():
@@ -446,7 +448,7 @@ class Expected:
         return cls(ratio, ratio - Z95 * spread, ratio + Z95 * spread, stopped.queries / whole.queries)
 
     def sentence(self) -> str:
-        """As a sentence."""
+        """The expected results as a sentence."""
         if self.queries > 1.0 - LEAST_GAIN:
             return "Everything is asked about each picture: too few labelled pictures to learn when to stop early."
         interval = f"95 % interval {self.low:.3f} to {self.high:.3f}"

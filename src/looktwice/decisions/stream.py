@@ -26,11 +26,12 @@ Z = 1.96
 TOGETHER, EVERY = 10, 1.0
 """A monitor runs its tests after this many verdicts or seconds: a run takes about 2 ms for any number of verdicts."""
 RECENT = 10_000
-"""The number of recent verdicts kept, to list those since a change began."""
+"""The number of recent verdicts that are stored, to list the verdicts since a change began."""
 USUAL, USUAL_TIMES = 200, 3
-"""An alarm ends after at least this many normal pictures in a row, and this multiple of the number that raised it."""
+"""An alarm ends after at least this many normal pictures in a row, and this multiple of the pictures that raised it."""
 ODD = math.log(10.0)
-"""The evidence above which pictures after an alarm count as unusual; without a change, its probability is 1 in 10."""
+"""The evidence above which pictures after an alarm are treated as unusual; without a change, its probability is 1 in
+10."""
 V = TypeVar("V", bound=PictureVerdict)
 LOG = logging.getLogger("looktwice.monitoring")
 
@@ -60,7 +61,7 @@ class ExpectedAccuracy:
     reason: str | None = None
 
     def sentence(self) -> str:
-        """As a sentence."""
+        """The expected accuracy as a sentence."""
         if self.accuracy is None or self.low is None or self.high is None:
             return f"Expected accuracy: unknown, because {self.reason}."
         interval = f"{100 * self.accuracy:.1f} % (95 % interval {100 * self.low:.1f} % to {100 * self.high:.1f} %)"
@@ -75,13 +76,13 @@ class Stream:
 
     held_out: HeldOut
     drift: Drift | None
-    """The test that the views agree as often as before; None if the profile cannot tell."""
+    """The test that the views agree as often as before; None if the profile does not support it."""
     shift: Drift | None
-    """The test that the pictures are as familiar as before; None if the profile cannot tell."""
+    """The test that the pictures are as familiar as before; None if the profile does not support it."""
     confidences: tuple[int, ...] = (0,) * BINS
     """The number of live answers in each group of confidence."""
     sum: float = 0.0
-    """The sum of their confidences."""
+    """The sum of the confidences of live answers."""
     chance: float = 0.0
     """The variance of the number of right answers, if confidences are calibrated."""
 
@@ -196,11 +197,11 @@ class Recent:
 
 
 class Monitor:
-    """Compares live verdicts with the labelled pictures; holds them during an alarm.
+    """Compares live verdicts with the labelled pictures; holds verdicts during an alarm.
 
-    An alarm is raised by a test of the stream. It ends after as many normal pictures in a row as are needed to detect a
-    change like this one, or when a user ends it. All processes with the same profile and ledger share it: the alarm is
-    stored in the ledger, which is read whenever the tests run.
+    An alarm is raised by a test of the stream. The alarm ends after as many normal pictures in a row as are needed to
+    detect a change like this one, or when a user ends it. All processes with the same profile and ledger share the
+    alarm: it is stored in the ledger, which is read whenever the tests run.
     """
 
     def __init__(self, policy: PicturePolicy, profile: str, holds: bool = True) -> None:
@@ -212,12 +213,12 @@ class Monitor:
         """The last verdicts, including those not yet tested."""
         self._ran, self._running = 0.0, False
         self.completed: Set[str] = frozenset()
-        """The names of pictures that an earlier run queried only partly: these are the doubtful ones, so they are not
-        compared."""
+        """The names of pictures that an earlier run queried only partly: such pictures are the doubtful ones, so they
+        are not compared."""
 
     async def observe(self, verdict: V, ledger: Ledger | None = None, *, compare: bool = True) -> V:
-        """Hold a verdict if there is an alarm; `compare` is false for verdicts that are not a fair sample of the
-        stream."""
+        """Hold a verdict if there is an alarm; `compare` is false for verdicts that are not a representative sample of
+        the stream."""
         familiarity = 1.0 if verdict.familiarity is None else verdict.familiarity
         recent = Recent(verdict.name, verdict.digest, familiarity, time.time())
         if compare and verdict.name not in self.completed:
@@ -261,12 +262,12 @@ class Monitor:
         self.alarm = stored
 
     def changed(self) -> list[Recent]:
-        """The verdicts since the change began that this process has; none without an alarm."""
+        """The verdicts of this process since the change began; empty without an alarm."""
         since = self._stream.since if self.alarm else None
         return [] if since is None else list(self._recent)[self._place(since) :]
 
     def _place(self, seen: int) -> int:
-        """The index, among recent verdicts, of the one after this many."""
+        """The index in the recent verdicts of the first verdict after this many pictures."""
         return max(0, len(self._recent) - len(self._pending) - (self._stream.seen - seen))
 
     def _run(self) -> None:

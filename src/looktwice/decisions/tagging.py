@@ -234,11 +234,11 @@ class TagFigures:
     pictures: int
     """The number of pictures with the tag."""
     precision: float | None
-    """The share of "yes" that is right."""
+    """The share of "yes" decisions that are right."""
     recall: float | None
-    """The share of pictures with the tag that got "yes"."""
+    """The share of pictures with the tag for which the decision is "yes"."""
     missed: float | None
-    """The share of pictures with the tag that got "no"."""
+    """The share of pictures with the tag for which the decision is "no"."""
     review: float
     """The share of all pictures for which the tag needs review."""
     ece: float
@@ -254,7 +254,7 @@ class TagScores:
 
     pictures: int
     done: float
-    """The share of pictures all of whose tags are decided."""
+    """The share of pictures for which all tags are decided."""
     brier: float
     """The mean over pictures of Σ (p − y)² over tags."""
     ece: float
@@ -343,11 +343,11 @@ class TagEvaluation:
 
     @property
     def fitted(self) -> int:
-        """The number of pictures that the profile was fitted on, which makes the figures too optimistic."""
+        """The number of evaluated pictures that the profile was fitted on; these make the figures too optimistic."""
         return self.profile.count_fitted(self.collected.labelled().digests)
 
     def title(self) -> str:
-        """A phrase for the pictures that were evaluated."""
+        """A phrase that describes the evaluated pictures."""
         overlap = f", {self.fitted} of which took part in fitting" if self.fitted else " that took no part in fitting"
         return f"On {len(self.truths)} picture{'s' * (len(self.truths) != 1)}{overlap}"
 

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 Decision = Literal["accept", "review"]
 Stopped = Literal["sure", "not worth it", "all-asked", "budget"]
-"""Why asking stopped: the answer is sure, the next query is not worth its price, everything was asked, or the budget
-did not cover it. With `budget`, the verdict is provisional: it is never accepted, and a resumed run asks again."""
+"""The reason for stopping: the answer is sure, the next query is not worth its price, every query was sent, or the
+budget did not cover them. With `budget`, the verdict is provisional: it is never accepted, and a resumed run asks
+again."""
 SURE = 0.9
 """The confidence at and above which the reason for stopping is "sure"."""
 AGAIN = "again"
@@ -60,9 +61,9 @@ class Asked:
     price: float = 0.0
     """The price paid for the answer."""
     confidence_before: Share | None = None
-    """The confidence before, if this is the first query to another classifier."""
+    """The confidence before this query, if it is the first query to another classifier."""
     missing: str | None = None
-    """Why it has no label, if it was asked."""
+    """The reason why the label is missing, if the view was asked."""
     code: str | None = None
     """The code of that reason; `no-label` if the classifier's answer contained no label."""
 
@@ -81,7 +82,7 @@ class PictureVerdict(BaseModel):
     model_config = _DESCRIBED
 
     kind: AnswerKind
-    """Whether it is about one `label` or about `tags`."""
+    """The kind of answer: one `label`, or `tags`."""
     name: SkipValidation[str]
     """The name in the file system, which need not be Unicode."""
     digest: str = ""
@@ -91,8 +92,8 @@ class PictureVerdict(BaseModel):
     asked: tuple[Asked, ...]
     """Every query: the base, then the views."""
     familiarity: Share | None = None
-    """How similar the picture and its answers are to the labelled ones: a p-value, which is at most 0.01 for one in
-    a hundred familiar pictures. None if the profile cannot tell."""
+    """How similar the picture and its answers are to the labelled ones: a p-value, which is at most 0.01 for one in a
+    hundred familiar pictures. None if the profile has no familiarity model."""
     unfamiliar_because: str | None = None
     """What is unusual about an unfamiliar picture, whose confidence is not valid."""
     decision: Decision | None = None
@@ -101,9 +102,10 @@ class PictureVerdict(BaseModel):
     basis: Basis | None = None
     """The basis of the decision: a guarantee, or an estimate; None if neither was requested."""
     held: str | None = None
-    """Why it must not be accepted, whatever the decision: the pictures have changed. None if it may be accepted."""
+    """Why the answer must not be accepted, whatever the decision: the pictures have changed. None if it may be
+    accepted."""
     stopped: Stopped | None = None
-    """Why asking stopped; None if everything is always asked, unless the budget did not cover it."""
+    """The reason for stopping; None if every query is always sent and the budget covered them all."""
     pixels: float | None = Field(default=None, exclude=True)
     """The p-value of the pixels alone, by which a shift of many pictures is detected."""
 
@@ -297,9 +299,9 @@ def sentence(
     score: float | None = None,
     familiar: bool = True,
 ) -> str:
-    """A sentence on how many views agree, what the others say, the classifier's score, and the confidence.
+    """A sentence on how many views agree, the labels of the other views, the classifier's score, and the confidence.
 
-    Votes whose names are not views are those of other photos of a burst, or frames of a video.
+    A vote whose name is not a view belongs to another photo of a burst, or to a frame of a video.
 
     >>> sentence("coat", "coat", 0.93, [("mirror", "shirt"), ("turn:8", "coat")])
     '1 of 2 views agree; the mirrored one says shirt; such answers are right 93 % of the time.'

@@ -1,10 +1,10 @@
 """Verdict files: the file of a run, reading it for review, and a service's review folder.
 
-The file of a run grows with it, survives a crash at any moment, and is sorted at the end.
+The file grows during the run, remains usable after a crash at any moment, and is sorted at the end.
 
 Finished verdicts are appended to `OUT.part`, one JSON line each, after a header that identifies profile and options.
-Each line has the digest of the pixels, so that a changed picture is queried again. The result is written from it in the
-order of the pictures, so that it has the same bytes with and without interruptions.
+Each line has the digest of the pixels, so that a changed picture is queried again. The result is written from this file
+in the order of the pictures, so that the result has the same bytes with and without interruptions.
 """
 
 from __future__ import annotations
@@ -59,20 +59,21 @@ def _of_kind(verdict: type[PictureVerdict]) -> files.Columns:
 
 
 COLUMNS = _of_kind(Verdict)
-"""A column for each field of a verdict, and three for the cause if there is none."""
+"""A column for each field of a verdict, and three columns for the cause of a missing verdict."""
 COLUMNS_OF: dict[AnswerKind, files.Columns] = {"label": COLUMNS, "tags": _of_kind(TagVerdict)}
 """The columns by kind of verdict."""
 BEGINNING = b"looktwice score "
 """The beginning of the header of a part file."""
 SETTLED = 1.0
-"""Seconds by which a file must be older than its stamp for the stamp to be trusted, since file times are coarse."""
+"""The number of seconds by which a file must be older than its stamp for the stamp to be reliable, since file times are
+coarse."""
 NOWHERE = -1
 _VERDICT: TypeAdapter[AnyVerdict] = TypeAdapter(Annotated[AnyVerdict, Field(discriminator="kind")])
 
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """Takes the stamp of a file before it is read, so that it never refers to newer pixels."""
+    """Takes the stamp of a file before it is read, so that the stamp never refers to newer pixels."""
 
     picture: Picture
     stamps: dict[str, Stamp | None]
@@ -85,8 +86,8 @@ class _Watched:
 
 
 class ScoreFile:
-    """The verdicts of one run: `done` tells which exist, `add` appends, `finish` writes the result. In memory it
-    holds only the file offset of each verdict."""
+    """The verdicts of one run: `done` reports whether one exists, `add` appends one, and `finish` writes the result.
+    Only the file offset of each verdict is held in memory."""
 
     def __init__(
         self,
@@ -117,7 +118,7 @@ class ScoreFile:
         self._stamps: dict[str, Stamp | None] = {}
         """The stamps of pictures that were read and have no verdict yet."""
         self.changed = set[int]()
-        """The indices of pictures whose verdicts are about other pixels than the current ones."""
+        """The indices of pictures whose verdicts refer to different pixels than the current ones."""
         self._file = self._open()
 
     def done(self, place: int) -> bool:
@@ -272,7 +273,7 @@ _KNOWN = {**COLUMNS_OF["label"], **COLUMNS_OF["tags"]}
 VERDICTS = "verdicts.jsonl"
 """The file of verdicts in the review folder of a service."""
 READ_BYTES = 50_000_000
-"""The size limit for verdict files that are checked for having left these pictures unaccepted."""
+"""The size limit for verdict files that are searched for unaccepted pictures."""
 MAGIC = {b"\xff\xd8": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"GIF8": ".gif", b"BM": ".bmp"}
 """Magic bytes of common image files, to choose an extension."""
 
@@ -308,7 +309,7 @@ def read(path: Path) -> list[Verdict]:
 def doubtful(verdicts: Iterable[V], costs: Mapping[str, float]) -> list[V]:
     """Sort the verdicts to review, by descending expected cost; without costs, by ascending confidence.
 
-    If any verdict has a decision, only those for review and those held are included; otherwise all.
+    If any verdict has a decision, only verdicts that need review or are held are included; otherwise, all are included.
     """
     kept = list(verdicts)
     decided = any(verdict.decision for verdict in kept)
@@ -317,11 +318,10 @@ def doubtful(verdicts: Iterable[V], costs: Mapping[str, float]) -> list[V]:
 
 
 def selected_by(out: Path, profile: str, digests: Collection[str]) -> Path | None:
-    """Find a file beside `out`, from another profile, whose unaccepted pictures are exactly these; None if there is
-    none.
+    """Find a file beside `out` in which another profile accepted none of these pictures and most need review.
 
-    A guarantee holds for pictures like the labelled ones. Pictures that another profile did not accept are the doubtful
-    ones.
+    A guarantee holds for pictures like the labelled ones. Pictures that another profile did not accept are a selection
+    of doubtful ones. Returns None if there is no such file.
     """
     for path in sorted(out.absolute().parent.glob("*")):
         if path.suffix not in files.ENDINGS or path.name == out.name or path.stat().st_size > READ_BYTES:
@@ -344,9 +344,9 @@ def returned_labels(verdict: AnyVerdict) -> tuple[str, ...]:
 
 
 def expected_cost(verdict: AnyVerdict, costs: Mapping[str, float]) -> float:
-    """The expected cost of not correcting the verdict; `costs` has the cost of missing each label, by default 1.
+    """The expected cost of not correcting the verdict; `costs` contains the cost of missing each label, by default 1.
 
-    For tags, the costs of those that need review are summed.
+    For tags, the costs of the tags that need review are summed.
 
     If the verdict is wrong, the true label is assumed to be another returned label, in proportion to its votes.
     """
@@ -398,7 +398,7 @@ class ReviewFolder:
         self._held = sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
 
     def add(self, verdict: AnyVerdict, data: bytes) -> bool:
-        """Store a picture and its verdict; False if it is there already or does not fit."""
+        """Store a picture and its verdict; returns False if it is already stored or does not fit."""
         ending = next((ending for start, ending in MAGIC.items() if data.startswith(start)), None)
         ending = ending or (".heic" if data[4:8] == b"ftyp" else ".tif")
         name = f"{verdict.digest}{ending}"
