@@ -115,7 +115,7 @@ class Scorer:
         return list(self.model.score(pictures, self._decide))
 
     def table(self, batch: Batch, verdicts: Sequence[Verdict | Unscored]) -> pa.Table:
-        """Verdicts as an Arrow table."""
+        """Convert verdicts to an Arrow table."""
         kind = self.model.fitted().kind
         records = (verdict_record(verdict, kind) for verdict in verdicts)
         columns: files.Columns = {**VERDICT_COLUMNS_OF[kind], **dict.fromkeys(self._keep, TEXT)}

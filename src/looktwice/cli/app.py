@@ -97,7 +97,7 @@ def built(name: str) -> Any:
 
 
 class Commands(TyperGroup):
-    """The group of commands, which lists them with their help without importing any."""
+    """The command group, which lists the commands with their help texts without importing their modules."""
 
     def __init__(self, **settings: Any) -> None:
         listed = {name: TyperCommand(name, help=text) for name, (_, text) in COMMANDS.items()}
@@ -166,7 +166,7 @@ def main() -> None:
 
 
 def _flush_streams() -> None:
-    """Flush output; at interpreter exit, a failure would change the exit code."""
+    """Flush the output now, since a failure at interpreter exit would change the exit code."""
     try:
         sys.stderr.flush()
     except OSError:  # nobody is there to be told

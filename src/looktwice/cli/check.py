@@ -1,4 +1,4 @@
-"""`looktwice check`, `labels`, `trust` and `prices`: what is known about a classifier before it is used."""
+"""`looktwice check`, `labels`, `trust` and `prices`: commands that inspect a classifier before use."""
 
 from __future__ import annotations
 

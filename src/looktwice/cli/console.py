@@ -1,4 +1,4 @@
-"""Console output during and after a run, and the suggested next command; with --json, JSON."""
+"""Console output during and after a run, as text or JSON, and the suggested next command."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 OUT, ERR, say = Console(), runs.ERR, runs.say
 
 HELD = 4
-"""The exit code if all pictures were scored, and some verdicts are held after a drift alarm."""
+"""The exit code if all pictures were scored, but some verdicts are held after a drift alarm."""
 NOT_SCORED = 3
 """The exit code if some pictures were not scored, for any reason."""
 
@@ -307,7 +307,7 @@ def results_table(results: Sequence[Result], title: str) -> Table:
 
 
 def tag_table(scores: TagScores, title: str) -> Table:
-    """The figures for each tag, most frequent first."""
+    """A table of the results for each tag, most frequent first."""
     shown = table(title, "tag", "true", "prec.", "recall", "missed", "review", "ECE", "yes ≥", "no <")
     for row in sorted(scores.tags, key=lambda row: -row.pictures):
         shares = (row.precision, row.recall, row.missed, row.review, row.ece, row.yes_from, row.no_below)
@@ -336,7 +336,7 @@ def say_next(purpose: str, *words: object) -> None:
 
 
 def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
-    """Print the strictest guarantee of a profile, the accepted share and its cost; `price` in millionths.
+    """Print a profile's strictest guarantee, the accepted share and its cost; `price` is in millionths.
 
     If this guarantee is weaker than the default one, also print the estimated results for the default guarantee and the
     number of labels that it needs.

@@ -46,7 +46,7 @@ DRAWS = 10
 MAX_ERROR = 0.08
 """The allowed error rate in the report; with 1,000 pictures, it can be guaranteed, but not a much lower rate."""
 PRICES = {"fashion": 0.0015, "small": 0.0003}
-"""Assumed query prices: roughly what image APIs charge, and a fifth of that."""
+"""The assumed query prices: a typical price of image APIs, and a fifth of it."""
 ROTATIONS = ("rotation:10", "rotation:20", "rotation:30")
 """Settings of the paper's grid; the best one is selected on the pictures for fitting."""
 ASSETS = Path(str(resources.files("looktwice") / "demo"))
@@ -68,7 +68,7 @@ class Situation:
 
     @classmethod
     def from_evaluation(cls, name: str, evaluation: Evaluation) -> Self:
-        """The figures of an evaluation."""
+        """The results of an evaluation."""
         votes, first = evaluation.collected.votes, evaluation.profile.name
         asked = np.column_stack([np.ones(len(votes), bool), votes.views >= 0]).mean(axis=0)
         names = [first, *(text.partition("@")[0] if "@" in text else first for text in votes.panel)]

@@ -280,7 +280,7 @@ def listener(
 ) -> tuple[list[Unscored], Callable[[Collected], None]]:
     """A callback that reports the answers before fitting and saves the votes; unscored pictures are added to the list.
 
-    Tags in `known` are not reported as left out.
+    Tags in `known` are not reported as missing.
     """
     unscored: list[Unscored] = []
 

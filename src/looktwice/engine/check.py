@@ -134,7 +134,7 @@ def _are_tags(answer: Answer) -> bool:
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimate of a run's queries, without retries and canaries; identical queries count once."""
+    """An estimate of a run's queries, without retries and canaries; identical queries are counted once."""
 
     pictures: int
     unreadable: int
@@ -162,7 +162,7 @@ class Estimate:
     most_micros: int = 0
     """The maximum cost of the queries, which a budget must cover while they are in flight."""
     remaining: int | None = None
-    """Queries that the budget still covers, at a typical price; None without a limit."""
+    """The number of queries that the budget still covers, at a typical price; None without a limit."""
     classifiers: dict[str, dict[str, int]] = field(default_factory=dict)
     """Stored answers, queries, money and tokens by classifier, if there are several."""
 

@@ -78,7 +78,7 @@ class QueryEngine:
         """The number of pictures returned; queries are counted by each classifier's runner."""
         self._runs = 0
         self._stop_requested = False
-        """Whether `stop` was called and `resume` was not."""
+        """Whether `stop` was called without a later `resume`."""
         self._memory = Memory(HELD_BYTES)
         self._together = 1
         """The number of pictures processed together; several small ones if queries are free."""
@@ -183,9 +183,9 @@ class QueryEngine:
     ) -> AsyncGenerator[list[Row | Unscored]]:
         """Yield lists of committed answers, in the order of the pictures, as they become ready.
 
-        If a classifier fails permanently, or its budget is spent, the others continue. Once none is left, or the engine
-        is stopped, the remaining pictures are returned as not scored; an iterator, which may be endless, is not read
-        further. An exception in `on_answer` ends the run.
+        If a classifier fails permanently or its budget is spent, the other classifiers continue. Once none is left, or
+        the engine is stopped, the remaining pictures are returned as not scored; an iterator, which may be endless, is
+        not read further. An exception in `on_answer` ends the run.
         """
         run = Run.for_panel(self.channels, panel, rounds, screen, on_answer or self.on_answer)
         tasks: deque[asyncio.Task[tuple[list[Row | Unscored], Spent]]] = deque()

@@ -82,7 +82,7 @@ class Runner:
         self._available_at: datetime | None = None
         """The time at which the classifier accepts queries again, according to Retry-After."""
         self._rounding = 0
-        """The total rounding of this run's bills, in picos."""
+        """The total rounding error of this run's billed costs, in picos."""
 
     @property
     def account(self) -> Account:

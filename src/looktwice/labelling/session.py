@@ -78,9 +78,9 @@ class Queue:
 def options(digest: str, named: Sequence[str], vocabulary: Sequence[str]) -> list[str]:
     """The labels to offer for a picture, in an order that does not reveal the classifier's answer.
 
-    A vocabulary of up to `BUTTONS` labels is offered whole, always in the same order. If the vocabulary is larger, the
-    labels returned for the picture and its views are offered, with others added up to `FEWEST`, in an order that
-    depends only on the picture's digest.
+    If the vocabulary has at most `BUTTONS` labels, all of them are offered, always in the same order. If the vocabulary
+    is larger, the labels returned for the picture and its views are offered, with others added up to `FEWEST`, in an
+    order that depends only on the picture's digest.
     """
     known = sorted({*vocabulary, *named}, key=str.casefold)
     if len(known) <= BUTTONS:

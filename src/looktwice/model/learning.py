@@ -209,8 +209,8 @@ class Learner(Connection):
         """The paper's prescription: fit with the F_n of the best view on an open model, and compare the result with
         other calibrators.
 
-        `noise` was measured on the open model. The pictures are queried under draws of that view and, for the jury used
-        as a comparison, under the general panel.
+        `noise` is the noise measured on the open model. The pictures are queried under draws of that view and, for the
+        jury used as a comparison, under the general panel.
         """
         chosen = (noise if isinstance(noise, NoiseFile) else NoiseFile.load(Path(noise))).best()
         train = self._one_label(pictures, labels)
@@ -230,7 +230,7 @@ class Learner(Connection):
     ) -> Profile:
         """Make a profile from another classifier's jury, and from labelled pictures if given; as few as fifty help.
 
-        With the classifier's own profile as the teacher, labels of changed pictures update it.
+        If the teacher is the classifier's own profile, labelled pictures update it after a change in the pictures.
         """
         source = teacher if isinstance(teacher, Profile) else Profile.load(Path(teacher))
         if self.kind == "tags":

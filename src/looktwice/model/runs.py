@@ -38,7 +38,7 @@ BAR = 12
 
 
 def say(line: str) -> None:
-    """Print a line on the error stream, so that results can be piped; lost if the terminal is gone."""
+    """Print a line on the error stream, so that results can be piped; the line is lost if the terminal is gone."""
     with suppress(OSError):
         ERR.print(line, highlight=False, soft_wrap=True)
 

@@ -106,7 +106,7 @@ class Sets:
     hold: float | None
     """The share of sets with the true label; None if true labels are unknown."""
     listed: float | None
-    """The share of sets that list the true label by name."""
+    """The share of sets in which the true label is listed by name."""
     bins: tuple[BinCoverage, ...]
     """The coverage in each bin of agreement that has enough pictures."""
 

@@ -50,7 +50,7 @@ DRAWS = 3
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """A picture as embedded in a page."""
+    """A picture in the form in which a page embeds it."""
 
     uri: str
     width: int

@@ -1,4 +1,4 @@
-"""The inputs of a report, from files or from memory, and the confidences with known outcomes that it uses."""
+"""The inputs of a report, from files or from memory, and the confidences with known outcomes that the report uses."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ReportInputs:
     descriptors: Mapping[str, Floats] = field(default_factory=dict)
     """The descriptors of the votes' pictures by digest, if known."""
     results: Sequence[Result] = ()
-    """The rows of the results table; by default the calibrator and the naive and constant baselines."""
+    """The rows of the results table; by default the calibrator, the naive baseline and the constant baseline."""
     price_micros: int = 0
     """The price of a query to the profile's first classifier, in millionths of the currency; 0 if it is free or
     unknown."""
@@ -91,7 +91,8 @@ class Judged:
     correct: Bools | None
     """Whether each prediction is right, if true labels are known."""
     taught: bool
-    """Whether the profile was fitted on these pictures, so that each was predicted by a calibrator fitted on others."""
+    """Whether the profile was fitted on these pictures; if so, each prediction is from a calibrator fitted on other
+    pictures."""
     results: tuple[Result, ...] = ()
     """The figures for these pictures, if true labels are known."""
 

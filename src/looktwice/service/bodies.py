@@ -148,7 +148,7 @@ class PictureBody(BaseModel):
 
 
 class PicturesBody(BaseModel):
-    """Several pictures in JSON; for a burst, photos of one object, the main one first."""
+    """Several pictures in JSON; for a burst, these are photos of one object, with the main photo first."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

@@ -140,7 +140,7 @@ class Looks:
             await asyncio.wait(self._running)
 
     async def _verdict(self, name: str, work: Work) -> Verdict:
-        """Run a look once there is a slot, after at most half of the timeout.
+        """Run a look once a slot is free; the wait is limited to half of the timeout.
 
         The slot is held until the work ends, even if the caller has disconnected.
         """

@@ -139,7 +139,7 @@ class Claim:
 
 
 class Stored(NamedTuple):
-    """A stored answer, with the digest of its reading, its time and its cost."""
+    """A stored answer, with the digest of the settings with which its reply was parsed, its time and its cost."""
 
     answer: Answer
     reading: str
@@ -182,7 +182,7 @@ class OpenBatch(NamedTuple):
     keys: tuple[bytes, ...]
     """The queries without a result."""
     owned: bool
-    """Whether another live session is about to send it."""
+    """Whether another live session is about to send the batch."""
 
     @property
     def name(self) -> str:
