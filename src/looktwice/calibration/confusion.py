@@ -46,7 +46,7 @@ class Confusion:
     """Counts of answers by returned and true label, and the weights of the step."""
 
     answers: int
-    """The number of answers per picture, S + 1; each answer counts as 1/(S + 1) of a picture."""
+    """The number of answers per picture, S + 1; each answer has the weight 1/(S + 1)."""
     counts: tuple[tuple[int, int, int], ...] = field(repr=False)
     """Triples (label code, true-label code, number of answers with this pair)."""
     truths: tuple[int, ...] = field(repr=False)

@@ -39,7 +39,7 @@ class Outcome:
     brier: Floats
     nll: Floats
     true_probability: Floats
-    """The probability of the true option; all labels that were not returned count as one option."""
+    """The probability of the true option; all labels that were not returned are treated as one option."""
     through: Floats
     """The cumulative probability of all options up to the true one, in descending order of probability."""
     rank: Places

@@ -74,7 +74,7 @@ class Evidence:
         longest = max((len(ranked) for row in lists for ranked in row), default=0)
         labels = np.full((len(lists), questions, max(longest, 1)), UNLISTED, np.int32)
         scores = np.full(labels.shape, np.nan, np.float32)
-        with np.errstate(over="ignore"):  # a score beyond what four bytes hold is infinite, and so unknown
+        with np.errstate(over="ignore"):  # a score too large for four bytes is infinite, thus unknown
             for i, row in enumerate(lists):
                 for s, ranked in enumerate(row):
                     for place, (label, score) in enumerate(ranked):

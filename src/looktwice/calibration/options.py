@@ -40,7 +40,7 @@ KNOTS = (0.1, 0.3, 0.5, 0.7, 0.9)
 RIDGE: dict[Column, float] = {"base": 0.0, "bend": 1.0, "views": 0.0, "pool": 0.0}
 """The ridge penalty on the weights of each column; `count` has the penalty of γ."""
 MOST_OTHERS = 10
-"""The number of options besides the top labels of answers: those with the largest total shares."""
+"""The number of options besides the top labels of answers, selected by the largest total shares."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Panel selection: the value of a panel, and a choice from the votes of a pilot.
 
-The value of a view depends on those already chosen, so panels grow greedily by the log loss (or the Brier score) of
+The value of a view depends on the views already chosen, so panels grow greedily by the log loss (or the Brier score) of
 juries. These juries have one weight for all views: the choice of views matters more than their weights, and four
 parameters can be learned from few pictures. At maximum likelihood the log loss of a jury equals its own expected loss,
 so it varies less from sample to sample than the Brier score.

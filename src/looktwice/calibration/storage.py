@@ -131,7 +131,7 @@ def _load_parquet(path: Path) -> Loaded:
         packed = (file.schema_arrow.metadata or {})[b"looktwice"]
         if file.metadata.num_rows != len(json.loads(packed)["names"]):
             raise ValueError("it does not have exactly one row per name")
-        for batch in file.iter_batches(ROWS):  # what its metadata say of its size need not be true
+        for batch in file.iter_batches(ROWS):  # the size in its metadata may be wrong
             size += batch.nbytes
             _check_unpacked(size)
             batches.append(batch)

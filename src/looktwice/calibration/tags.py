@@ -203,7 +203,7 @@ class TagJury:
         with few pictures need not be zero.
         """
         odds, variance = self._log_odds(votes)
-        half = Z95 * np.sqrt(np.maximum(variance, 0.0))  # its parts are rounded
+        half = Z95 * np.sqrt(np.maximum(variance, 0.0))  # rounding may make it negative
         return sigmoid(odds - half), sigmoid(odds + half)
 
     def _log_odds(self, votes: TagVotes) -> tuple[Floats, Floats]:

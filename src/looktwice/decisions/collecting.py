@@ -246,7 +246,7 @@ async def _check_labels(engine: QueryEngine, pictures: Sequence[Picture], vocabu
         return
     drawn = np.random.default_rng(0).permutation(len(labelled))[: engine.settings.label_check].tolist()
     answered = await engine.labels([labelled[place] for place in drawn])
-    if 2 * len(answered) < len(drawn) or not drawn:  # most of them failed, and their own messages say why
+    if 2 * len(answered) < len(drawn) or not drawn:  # most queries failed, and their messages give the reason
         return
     try:
         check_truths(truths, answered)
@@ -261,7 +261,7 @@ async def _check_labels(engine: QueryEngine, pictures: Sequence[Picture], vocabu
 def _classes(votes: Votes, pictures: Sequence[Picture]) -> int:
     """The smallest number of classes consistent with these true labels."""
     words = {*votes.vocabulary, *(picture.truth for picture in pictures if picture.truth is not None)}
-    beyond = any(picture.excluded and words <= set(picture.excluded) for picture in pictures)  # one without a name
+    beyond = any(picture.excluded and words <= set(picture.excluded) for picture in pictures)  # an unnamed class
     return max(votes.classes, len(words) + beyond)
 
 
@@ -298,7 +298,7 @@ async def collect_for(
     """Collect the answers about every picture under a profile's panel."""
     profile.check(engine.channels)
     profile.check_scores(engine.settings.scores)
-    if profile.pictures:  # a borrowed vocabulary may be of another classifier
+    if profile.pictures:  # a borrowed vocabulary may belong to another classifier
         check_truths((p.truth for p in pictures if p.truth is not None), profile.vocabulary)
     policy = policy or Policy.usual(profile)
     return await collect(

@@ -241,7 +241,7 @@ def build(
     held_out: Outcome,
     *others: Outcome,
 ) -> Profile:
-    """Assemble a calibrator's profile, with its outcome and those of the baselines."""
+    """Assemble a calibrator's profile, with the outcomes of the calibrator and the baselines."""
     labelled, described = collected.labelled(), collected.described()
     rows = evaluated_rows(labelled, n_selection)
     part = labelled.take(np.flatnonzero(rows))
@@ -284,7 +284,7 @@ def build(
 def _scores(labelled: LabelledVotes, fitted: Calibrator) -> str:
     """Whether the classifier's scores are used and why, as a sentence."""
     if not isinstance(fitted, Jury) or fitted.scored is None:
-        first = labelled.of_sources([first_scored(labelled)])  # the first source that has any
+        first = labelled.of_sources([first_scored(labelled)])  # the first source with scores
         why = useless(first.evidence) if first.evidence else None
         return f"{why or 'they did not help on held-out folds'}: not used"
     kind = {"rank": "ranks", "probability": "probabilities"}.get(

@@ -125,7 +125,7 @@ class Judging:
         loop = asyncio.get_running_loop()
         judged: asyncio.Future[list[AnyVerdict | Unscored]] = loop.create_future()
         self._ready.append((rows, judged))
-        loop.call_soon(self._run)  # the first of those that are scheduled now judges for all
+        loop.call_soon(self._run)  # the first scheduled call handles the rows of all callers
         return await judged
 
     def _run(self) -> None:
@@ -133,7 +133,7 @@ class Judging:
         try:
             verdicts = iter(self._judge([row for rows, _ in ready for row in rows]))
             results = [list(islice(verdicts, len(rows))) for rows, _ in ready]
-        except Exception as error:  # whatever it is, those who wait must learn of it
+        except Exception as error:  # any error must reach the waiting callers
             for _, judged in ready:
                 if not judged.done():
                     judged.set_exception(error)
@@ -178,7 +178,7 @@ def _verdicts(votes: Votes, rows: Sequence[Row], profile: Profile, policy: Polic
     reasons = compared.reasons if compared else {}
     if policy.unfamiliar != "accept":
         decisions = ["review" if place in reasons else decision for place, decision in enumerate(decisions)]
-    if policy.accept is not None:  # a guarantee is for pictures that were asked as those of the fit
+    if policy.accept is not None:  # a guarantee needs the same queries as in the fit
         decisions = ["review" if lacks_budget(row) else each for row, each in zip(rows, decisions, strict=True)]
     before = _before(votes, calibrator)
     return [

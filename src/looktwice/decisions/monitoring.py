@@ -42,7 +42,7 @@ SHRINKAGE, RIDGE = 0.2, 0.02
 OUTSIDE = 3.0
 """A component is unusual if it is more than this many standard deviations from the mean."""
 GREY = 0.02
-"""The saturation up to which a picture counts as grey."""
+"""The saturation up to which a picture is treated as grey."""
 MOST_WORDS = 3
 LARGEST = 1e9
 """A bound that exceeds any descriptor component and any distance."""
@@ -90,7 +90,7 @@ class Familiarity(BaseModel):
     distances: tuple[float, ...]
     """The sorted distances of the other labelled pictures to their nearest neighbours."""
     size: WorkingSize | None = None
-    """The working size of their descriptors, which others must share; None if unknown."""
+    """The working size of these descriptors, at which new pictures must be described; None if unknown."""
 
     @classmethod
     def fit(cls, descriptors: Floats, size: WorkingSize | None = None) -> Self | None:
@@ -436,7 +436,7 @@ class Drift:
         since = self.since
         if since is None and len(won_at):
             since = began(path[: len(self.marks) + int(won_at[0]) + 1])
-        while len(path) > 2 * MARKS:  # the longer ago, the coarser
+        while len(path) > 2 * MARKS:  # older points are kept more sparsely
             path = path[::2]
         return replace(
             self,
@@ -453,7 +453,7 @@ class Drift:
         upto = np.take_along_axis(bag.cumsum(axis=1), kind[:, None], axis=1)[:, 0]
         same = np.take_along_axis(bag, kind[:, None], axis=1)[:, 0]
         source = np.random.PCG64(self.seed)
-        source.advance(self.seen)  # the same, however many pictures come at once
+        source.advance(self.seen)  # ranks do not depend on the batch size
         lot = np.random.Generator(source).random(len(kind))
         ranks: Floats = (upto - lot * same) / bag.sum(axis=1)
         return ranks

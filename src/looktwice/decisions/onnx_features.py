@@ -117,7 +117,7 @@ class Layer:
 
 
 def find_layer(model: ModelProto, folder: Path) -> Layer:
-    """The linear layer that gives the model's first output; `folder` holds weights stored outside the file."""
+    """The linear layer that computes the model's first output; `folder` holds weights stored outside the file."""
     graph = _Graph(model, folder)
     ends = [graph.end(output.name) for output in model.graph.output]
     layer = graph.layer(ends[0])

@@ -252,7 +252,7 @@ def _brier(labelled: LabelledVotes, columns: Sequence[int], fold: Places) -> Flo
 
 
 def _unsuitable(bad: Sequence[View], kept: Sequence[View]) -> str:
-    """Describe the operations of the views that are left out, if possible only those that no remaining view uses."""
+    """Describe the operations of the omitted views; if possible, only operations that no remaining view uses."""
     still = {type(part) for view in kept for part in view.parts}
     alone = [[part.adjective for part in view.parts if type(part) not in still] for view in bad]
     words = [word for each in alone for word in each[:1]] if all(alone) else [view.adjective for view in bad]

@@ -84,8 +84,8 @@ class Need:
     error: float
     """The true error rate, or miss rate of the class."""
     concerned: int
-    """The number of pictures that a claim about one label uses: those of the class, or those answered with the
-    label."""
+    """The number of pictures that a claim about one label uses: the pictures of the class, or the pictures answered
+    with the label."""
 
     def line(self, claim: Claim) -> str:
         """The need as a sentence."""
@@ -214,7 +214,7 @@ def remarks(needs: Sequence[Need], answers: Answers, level: float = 0.95) -> lis
 
 def _need(claim: Claim, level: float, accepted: float, error: float, share: float) -> Need:
     """`share` is the share of all pictures to which the claim applies."""
-    if claim.kind == "miss":  # all of the class are evidence, accepted or not
+    if claim.kind == "miss":  # all pictures of the class are evidence
         labels, rests = labels_needed(claim.bound, level, error, power=POWER, tests=1), share
         return Need(math.ceil(labels / rests), accepted, error, labels)
     labels = labels_needed(claim.bound, level, error, accepted, POWER)
@@ -231,7 +231,7 @@ def _errors(claim: Claim, about: Bools, answers: Answers) -> list[tuple[float, f
     ranked, errors = sure if claim.kind == "miss" else sure[about], {}
     for share in ACCEPTED if about.any() else ():
         least = np.sort(ranked)[::-1][math.ceil(share * len(ranked)) - 1]
-        above = sure >= least  # all that share a confidence are accepted together
+        above = sure >= least  # answers of equal confidence are accepted together
         if claim.kind == "error":
             rests = about & above
             prior = 1.0 - float(sure[rests].mean())

@@ -160,7 +160,7 @@ class PicturePolicy:
         return Comparison(familiarity, pixels, reasons)
 
     def agreement_bin(self, base: str, views: Sequence[str | None]) -> int:
-        """The bin on which drift is tested, by the first answer and those about the views."""
+        """The bin for the drift test, from the first answer and the answers about the views."""
         raise NotImplementedError
 
     @property
@@ -400,7 +400,7 @@ class DecisionOptions:
     """Accept answers with at most this error rate; the others need review. With None, no decisions are made. A mapping
     sets the error rate of each label, with `*` for all others."""
     max_miss: Mapping[str, float] | None = None
-    """Accept at most this share of the pictures of these classes as another class."""
+    """For each class, accept at most this share of its pictures as another class."""
     level: float = 0.95
     """The joint confidence level of these guarantees."""
     accept: Basis = "guarantee"

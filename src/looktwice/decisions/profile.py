@@ -138,7 +138,7 @@ class Profile(Part):
     pictures: int
     """The number of labelled pictures that the profile was fitted on."""
     fitted_on: tuple[str, ...] = ()
-    """The first digits of the digests of those pictures; empty if unknown."""
+    """The digest prefixes of those pictures; empty if unknown."""
     results: tuple[Result, ...]
     held_out: HeldOut
     curve: tuple[Result, ...] = ()

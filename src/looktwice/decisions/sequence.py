@@ -178,7 +178,7 @@ def choose(points: Iterable[Point], max_price: float = np.inf, max_queries: floa
     If no point is within the limits, select the cheapest.
     """
     every = list(points)
-    slack = 1.0 + 1e-9  # the mean of equal prices may be a rounding above them
+    slack = 1.0 + 1e-9  # rounding may put the mean of equal prices above them
     allowed = [point for point in every if point.price <= slack * max_price and point.queries <= slack * max_queries]
     if not allowed:
         return min(every, key=lambda point: (point.price, point.loss))
@@ -323,7 +323,7 @@ def _distance(before: Distribution, after: Distribution) -> Floats:
 
 
 def _additions(places: tuple[int, ...], sources: Several[Source]) -> Iterator[tuple[int, ...]]:
-    """The extensions of a sequence: further classifiers, and all views of those already in it."""
+    """The extensions of a sequence: further classifiers, and all views of classifiers already in it."""
     asked = {sources[place].classifier for place in places}
     views: dict[str, list[int]] = {}
     for place, source in enumerate(sources):

@@ -210,7 +210,7 @@ class Monitor:
         self.alarm: Alarm | None = None
         self._pending: list[Observation] = []
         self._recent: deque[Recent] = deque(maxlen=RECENT)
-        """The last verdicts, including those not yet tested."""
+        """The most recent verdicts, including verdicts that are not yet tested."""
         self._ran, self._running = 0.0, False
         self.completed: Set[str] = frozenset()
         """The names of pictures that an earlier run queried only partly: such pictures are the doubtful ones, so they

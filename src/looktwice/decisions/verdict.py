@@ -252,7 +252,7 @@ class TagVerdict(PictureVerdict):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def sentence(self) -> str:
-        """A sentence on the tags that are sure, those that are not, and the number of absent ones."""
+        """A sentence on the sure tags, the unsure tags, and the number of absent tags."""
         shares = {tag.name: percent(tag.probability) for tag in self.tags}
         sure, unsure = ([f"{name} {shares[name]}" for name in names] for names in (self.yes, self.review))
         parts = [f"sure: {', '.join(sure)}"] if sure else []

@@ -261,7 +261,7 @@ def record(verdict: AnyVerdict | Unscored, kind: AnswerKind = "label") -> dict[s
 
 
 def from_record(row: Mapping[str, object]) -> AnyVerdict | Unscored:
-    """The verdict in a row of a table, or why the picture has none: the inverse of `record`."""
+    """The verdict in a table row, or the reason why the picture has none: the inverse of `record`."""
     fields = {name: cell for name, cell in row.items() if cell is not None}
     if "cause" in fields:
         return Unscored(str(row["name"]), Cause(str(row["cause"])), str(row["message"]), str(row["code"]))
