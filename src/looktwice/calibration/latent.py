@@ -228,7 +228,7 @@ def _short(values: Floats) -> tuple[float, ...]:
     return tuple(np.round(values, 7).tolist())
 
 
-# How well votes tell the margin ------------------------------------------------------------------------------------
+# Prediction of the margin from votes -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)

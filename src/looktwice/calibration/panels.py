@@ -34,7 +34,7 @@ ROUNDS = 3
 """The number of folds of the pilot in which chosen panels are evaluated."""
 
 
-# What a panel is worth ---------------------------------------------------------------------------------------------
+# The value of a panel ----------------------------------------------------------------------------------------------
 
 Loss = Callable[[Patterns, Floats, int], Floats]
 """(n,): the loss of a jury on each picture, from patterns, parameters and the number of classes."""
@@ -95,7 +95,7 @@ def grow(labelled: LabelledVotes, longest: int, loss: Loss = log_loss) -> list[i
     return panel
 
 
-# Choosing ----------------------------------------------------------------------------------------------------------
+# Panel choice ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -327,7 +327,7 @@ class LabelMap:
     unmatched: tuple[str, ...]
     """Labels that match no true label, or more than one."""
     unsaid: tuple[str, ...]
-    """True labels that match no label of the classifier."""
+    """True labels to which no label of the classifier was matched."""
 
 
 def folded(label: str) -> str:

@@ -84,7 +84,7 @@ class Familiarity(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     descriptor: Literal[1] = 1
-    """The names of the descriptor components."""
+    """The version of the list of descriptor components."""
     neighbours: str
     """Descriptors of some labelled pictures: 32-bit floats in base64, `len(NAMES)` per picture."""
     distances: tuple[float, ...]
@@ -258,7 +258,7 @@ def _size(descriptor: Floats) -> str:
     return f"{2 ** (side + aspect / 2):.0f} × {2 ** (side - aspect / 2):.0f}"
 
 
-# From the answers ----------------------------------------------------------------------------------------------------
+# Familiarity of answers ----------------------------------------------------------------------------------------------
 
 MOST = 2000
 """The maximum number of labelled pictures whose answers are stored."""

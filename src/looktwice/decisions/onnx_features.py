@@ -28,8 +28,7 @@ Tensor = NDArray[np.float32]
 Array = NDArray[np.generic]
 
 TOLERANCE = 1e-4
-"""The largest difference between features·W + b and the model's own logits, as a share of the largest logit, or of
-1."""
+"""The largest difference between features·W + b and the model's own logits, relative to the largest logit or to 1."""
 CLOSING = ("Softmax", "LogSoftmax", "Identity", "Dropout", "Cast", "Flatten", "Reshape", "Squeeze")
 """Operations after the linear layer that preserve the order of the labels."""
 TOGETHER = 64
@@ -219,7 +218,7 @@ def _attributes(node: NodeProto) -> dict[str, Any]:
     return {attribute.name: get_attribute_value(attribute) for attribute in node.attribute}
 
 
-# The file and the trial ---------------------------------------------------------------------------------------------
+# Reading and checking a file ----------------------------------------------------------------------------------------
 
 
 def _load(path: Path) -> ModelProto:

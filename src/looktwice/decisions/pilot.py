@@ -57,7 +57,7 @@ RETAINED = 0.6
 """Views that keep a smaller share of the right labels may be left out."""
 
 
-# What would be asked ------------------------------------------------------------------------------------------------
+# The plan -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,8 @@ def _unsuitable(bad: Sequence[View], kept: Sequence[View]) -> str:
 def paying(
     labelled: LabelledVotes, panel: Panel, asked: Sequence[ProfileClassifier]
 ) -> tuple[Panel, list[str], list[Point]]:
-    """Select the views and classifiers that are worth their cost, with the reasons and the gains of the others."""
+    """Select the views and classifiers that are worth their cost, with the reasons and the frontier points that use
+    others."""
     own = [column for column, view in enumerate(panel) if not classifier_of(view)]
     wrong = int((labelled.base != labelled.truths).sum())
     useful, fold = panels.with_useful_scores(labelled), folds(len(labelled), crossfit.FOLDS, 0)
@@ -299,7 +300,7 @@ def _significant(points: Sequence[Point]) -> list[Point]:
     return kept
 
 
-# What came of it ----------------------------------------------------------------------------------------------------
+# Results ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -223,7 +223,7 @@ def counted_probability(labelled: LabelledTagVotes, held_out: Floats, final: Flo
     return np.where(present, counted, 1.0 - counted)
 
 
-# How good they are ---------------------------------------------------------------------------------------------------
+# Evaluation ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -288,7 +288,7 @@ def is_unfamiliar(verdict: PictureVerdict | Unscored) -> bool:
     return verdict.unfamiliar_because is not None
 
 
-# In words -------------------------------------------------------------------------------------------------------------
+# Sentences ------------------------------------------------------------------------------------------------------------
 
 
 def sentence(
