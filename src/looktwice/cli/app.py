@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 COMMANDS = {
-    "demo": ("demo", "Try it on embedded classifiers and 2,000 pictures."),
+    "demo": ("demo", "Try it on bundled classifiers and 2,000 pictures."),
     "check": ("check", "Query one picture three times: latency, price, repeatability."),
     "label": ("label", "Label pictures in the browser."),
     "fit": ("fit", "Learn from labelled pictures how far to trust a classifier, and what to ask it."),

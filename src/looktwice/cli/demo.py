@@ -97,7 +97,7 @@ def demo(
     out: Annotated[Path, Help("--out", "-o", help="Folder for the results.")] = Path("looktwice-demo"),
     json: JsonOption = False,
 ) -> None:
-    """Try it on embedded classifiers and 2,000 pictures."""
+    """Try it on bundled classifiers and 2,000 pictures."""
     show(run(out), json)
 
 
