@@ -82,8 +82,7 @@ from looktwice.report import ReportInputs, write as write_report
 POINTS = 10
 """The approximate number of frontier points printed, in addition to points without views and the chosen point."""
 SEVERAL, MANY = 3, 0.2
-"""Thresholds for reporting labels that were never returned: the number of pictures with one such label, and the share
-of pictures with any of them."""
+"""Labels that were never returned are reported if one has this many pictures, or all have this share of them."""
 FIXED = (
     "Query these views, such as 'mirror zoom:1.15', and no others; by default a pilot determines what is worth asking."
 )
@@ -173,16 +172,14 @@ def fit(
 
 
 def _write_report(path: Path, result: FitResult, pictures: Sequence[Picture], price: int) -> None:
-    """Write the report about the profile with its default settings, including early stopping if the profile supports
-    it."""
+    """Write the report about the profile with its default settings, including early stopping if it has a rule."""
     policy = DecisionOptions().of(result.profile)
     write_report(path, ReportInputs(result.profile, result.collected.votes, pictures, policy, price_micros=price))
     say(f"Report: {path}")
 
 
 def guarantee_record(profile: Profile) -> dict[str, float] | None:
-    """The strictest guarantee that is printed for a profile, and its accepted share; None if there is no such
-    guarantee."""
+    """The strictest guarantee that is printed for a profile, with its accepted share; None without a guarantee."""
     least = least_error(DecisionOptions().of(profile).held_out.answers()) if profile.kind == "label" else None
     return least and {"max_error": least[0], "level": selection_level(0.95), "accepted": least[1]}
 
