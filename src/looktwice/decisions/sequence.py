@@ -395,7 +395,7 @@ def candidates(
     """Validate the input of a search: votes whose base and views are the answers of these sources, and folds."""
     check_count(len(labelled))
     if len(sources) != len(labelled.panel) + 1:
-        raise DataError(f"the votes need {len(labelled.panel) + 1} sources, not {len(sources)}")
+        raise DataError(f"expected votes of {len(labelled.panel) + 1} sources, got {len(sources)}")
     return HeldOutJuries(labelled, tuple(sources), folds(len(labelled), FOLDS, seed), ballot)
 
 
@@ -450,7 +450,7 @@ class Expected:
     def sentence(self) -> str:
         """The expected results as a sentence."""
         if self.queries > 1.0 - LEAST_GAIN:
-            return "Everything is asked about each picture: too few labelled pictures to learn when to stop early."
+            return "All queries are sent for every picture: too few labelled pictures to learn when to stop early."
         interval = f"95 % interval {self.low:.3f} to {self.high:.3f}"
         score = f"{self.brier:.3f} of the Brier score of asking everything ({interval})"
         claim = f"Stopping early: {score} at {100 * self.queries:.0f} % of the queries"

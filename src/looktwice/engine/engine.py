@@ -51,7 +51,7 @@ MOST_AHEAD = 4096
 MOST_TOGETHER = 256
 """The maximum number of rows returned at once."""
 HELD_BYTES = 64_000_000
-"""The maximum number of pixels in progress, including all views."""
+"""The maximum number of bytes of pixels of all pictures that are processed at once, including their views."""
 MOST_OPENED, OPENED_BYTES = 32, 2_000_000
 """The maximum number of pictures, and of pixels with all views, that are processed together if queries are free."""
 WORKERS = os.cpu_count() or 1

@@ -173,7 +173,7 @@ class OpenPicture:
     def next_queries(self, rounds: Rounds) -> list[Query]:
         """The queries of the next round; empty if a query failed and there is no other classifier.
 
-        As long as no classifier has answered, the next one is queried.
+        If no classifier has answered yet, the next one is queried.
         """
         if len(self.queries) == len(self.run.slots) or isinstance(row := self.row(so_far=True), Unscored):
             return []

@@ -121,7 +121,7 @@ class Learner(Connection):
     ) -> Calibrator:
         if (noise is not None) != (calibrator == Transfer.name):
             raise FitError(
-                "the calibrator transfer and noise, the file written by `looktwice noise`, must be given together",
+                "calibrator transfer requires noise, the file written by `looktwice noise`, and the reverse",
                 code="option-conflict",
             )
         if noise is None:

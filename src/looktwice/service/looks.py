@@ -408,7 +408,7 @@ class Metrics(Counters, Collector):
                 "looktwice_drift_evidence", "Highest log wealth of the drift test so far", drift.peak
             )
         if shift := stream.shift:
-            yield GaugeMetricFamily("looktwice_shift_alarm", "Live pictures are less familiar", shift.alarm)
+            yield GaugeMetricFamily("looktwice_shift_alarm", "Live pictures differ from labelled ones", shift.alarm)
         if alarm is not None:
             yield GaugeMetricFamily(
                 "looktwice_drift_since_seconds", "When the change began, in seconds since 1970", alarm.since
