@@ -30,7 +30,7 @@ CHROMIUM = next(filter(None, map(shutil.which, (os.environ.get("CHROMIUM") or "c
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; tools/browser.sh installs it")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
 PATIENCE = 30_000.0
-CUT = re.compile("net::ERR_(CONNECTION_|EMPTY_RESPONSE|CONTENT_LENGTH_MISMATCH)")
+CUT = re.compile("net::ERR_(CONNECTION_|SOCKET_NOT_CONNECTED|EMPTY_RESPONSE|CONTENT_LENGTH_MISMATCH)")
 """What a browser complains of when a process was killed."""
 
 
