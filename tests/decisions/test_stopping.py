@@ -104,7 +104,7 @@ def test_what_is_expected_of_stopping_early_is_a_ratio_with_an_interval(profile:
     assert f"{expected.brier:.3f} of the Brier score" in expected.sentence()
     assert "not certain" in replace(expected, high=1.02).sentence()
     assert "not certain" not in replace(expected, high=1.005).sentence()
-    assert "Everything is asked" in replace(expected, queries=1.0).sentence()
+    assert "All queries are sent" in replace(expected, queries=1.0).sentence()
 
 
 def test_stopping_early_loses_little(profile: Profile) -> None:
