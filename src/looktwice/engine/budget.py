@@ -5,11 +5,10 @@ Money is counted in picos (1e-12 of the currency), so that per-token bills are e
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import lru_cache
-from operator import add
 from sys import maxsize
 from typing import NamedTuple, Protocol
 
@@ -23,9 +22,8 @@ MICRO = 1_000_000
 Money = Amount
 
 
-@dataclass(frozen=True)
-class Spend:
-    """The spend on a classifier so far; today is the day in UTC."""
+class Spend(NamedTuple):
+    """The spend on one or more classifiers so far; today is the day in UTC."""
 
     queries: int = 0
     picos: int = 0
@@ -37,14 +35,18 @@ class Spend:
         """The money in millionths, rounded up."""
         return -(-self.picos // MICRO)
 
-    def __add__(self, other: Spend) -> Spend:
-        return Spend(*map(add, astuple(self), astuple(other)))
+    @classmethod
+    def total(cls, spends: Iterable[Spend]) -> Spend:
+        """The sum of the spends."""
+        return cls(*map(sum, zip(*spends, strict=True)))
 
     def plus(self, queries: int, picos: int, today: bool) -> Spend:
         """Add a change in the spend, of today or of an earlier day."""
-        of_today = (queries, picos) if today else (0, 0)
         return Spend(
-            self.queries + queries, self.picos + picos, self.queries_today + of_today[0], self.picos_today + of_today[1]
+            self.queries + queries,
+            self.picos + picos,
+            self.queries_today + queries * today,
+            self.picos_today + picos * today,
         )
 
 

@@ -126,7 +126,7 @@ class Ledger:
     def spend(self, *fingerprints: str) -> Spend:
         """The total spend on these classifiers so far."""
         days, ids = (self.today(), self.today()), map(schema.classifier_id, fingerprints)
-        return sum((Spend(*map(int, *self._read(schema.SPENT, (*days, who)))) for who in ids), Spend())
+        return Spend.total(Spend(*map(int, *self._read(schema.SPENT, (*days, who)))) for who in ids)
 
     def alarm(self, profile: str) -> schema.Alarm | None:
         """The drift alarm of this profile, if any."""

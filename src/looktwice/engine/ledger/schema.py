@@ -122,8 +122,7 @@ class Account:
     """The description of the classifier."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """The right to send one query; its maximum cost is included in the spend until the claim is settled."""
 
     entry: Entry

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import isfinite
+from operator import add
 from pathlib import Path
 
 from looktwice.classifiers import Answer
@@ -41,6 +42,8 @@ MOST_VALUES = 30_000
 RAW_LIMIT = 262_144
 """The maximum size of a stored reply, before compression; for a longer reply, only the parsed answer is stored."""
 
+NO_CHANGE = (0,) * len(schema.SPEND)
+
 BEAT = 5.0
 """Seconds between heartbeats of a session that has queries in flight."""
 DEAD = 30.0
@@ -61,8 +64,8 @@ class Transaction:
         self._known: dict[bytes, Row] = {}
         """For each known query, the session in which it is in flight, or its stored answer."""
         self._spends: dict[int, Spend] = {}
-        self._changes: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
-        """Changes of the spend, by classifier and day."""
+        self._changes: dict[tuple[int, int], tuple[int, ...]] = defaultdict(lambda: NO_CHANGE)
+        """Changes of the columns `schema.SPEND`, by classifier and day."""
         self._granted: Counter[int] = Counter()
         """The number of claims by classifier."""
         self._described: set[int] = set()
@@ -82,8 +85,7 @@ class Transaction:
         """Write all decisions, without committing; the first call also removes sessions that were killed."""
         self.write_settled()
         self._insert(schema.claim_rows, self._claims)
-        rows = [(who, day, *(change[name] for name in schema.SPEND)) for (who, day), change in self._changes.items()]
-        self._insert(schema.spend_rows, rows)
+        self._insert(schema.spend_rows, [(*key, *change) for key, change in self._changes.items()])
         if number == 1:
             dead = [row for row in self.database.execute("SELECT id FROM sessions") if row[0] not in self.living()]
             self.database.execute_many("DELETE FROM sessions WHERE id = ?", dead)
@@ -108,7 +110,7 @@ class Transaction:
             if isinstance(result, Answer):
                 change = bill.picos - claim.reserve if bill else 0
                 tokens = bill.tokens[:3] if bill else (None, None, None)
-                self._count(claim, picos=change, answered=1, tokens=tokens)
+                self._count(claim, picos=change, answered=1, tokens=bill.tokens[:3] if bill else (0, 0, 0))
                 row = _claim_row(claim, self.now, sends=0, picos=change, session=None)
                 answers.append((*row, *_answer_row(result, settled), *tokens))
                 if result.raw is not None and len(result.raw) <= RAW_LIMIT:
@@ -166,9 +168,8 @@ class Transaction:
         owner = self.session.id if batch is None else batch
         results: list[Granted] = []
         for entry, reserve in requests:
-            granted = self._decide(account, who, entry, reserve)
+            granted = self._decide(account, who, entry, reserve, send_at)
             if isinstance(granted, Claim):
-                granted = replace(granted, send_at=send_at)
                 send_at += 1 / account.rate if account.rate else 0.0
                 self._claims.append(_claim_row(granted, self.now, sends=1, picos=reserve, session=owner))
                 self._known[entry.key] = (owner, 0, None)
@@ -189,7 +190,7 @@ class Transaction:
         )
         return self.claim(account, requests, batch)
 
-    def _decide(self, account: Account, who: int, entry: Entry, reserve: int) -> Granted:
+    def _decide(self, account: Account, who: int, entry: Entry, reserve: int, send_at: float) -> Granted:
         session, picos, *answer = self._known.get(entry.key, (None, 0, None))
         if answer[0] is not None:
             return stored(picos, answer)
@@ -201,13 +202,13 @@ class Transaction:
         waits = False
         for budget in account.budgets:
             group = [schema.classifier_id(each) for each in budget.group] or [who]
-            spend = sum(map(self._spend, group), Spend())
+            spend = Spend.total(map(self._spend, group))
             if not budget.covers(spend, reserve):
                 # A bill or a refusal may still return money; batches take too long to wait for.
                 if not any(map(self._has_open_claims, group)):
                     return OverBudget(budget, spend)
                 waits = True
-        return Wait(elsewhere=False) if waits else Claim(entry, who, reserve, self.today, self.now, picos)
+        return Wait(elsewhere=False) if waits else Claim(entry, who, reserve, self.today, send_at, picos)
 
     def living(self) -> set[int]:
         """The live sessions, including this one."""
@@ -241,12 +242,12 @@ class Transaction:
         return self._spends[who]
 
     def _count(
-        self, claim: Claim, queries: int = 0, picos: int = 0, answered: int = 0, tokens: Sequence[int | None] = ()
+        self, claim: Claim, queries: int = 0, picos: int = 0, answered: int = 0, tokens: Sequence[int] = (0, 0, 0)
     ) -> None:
         who, day = claim.classifier, claim.day
         self._spends[who] = self._spend(who).plus(queries, picos, today=day == self.today)
-        counts = dict(zip(schema.SPEND[3:], (token or 0 for token in tokens), strict=False))
-        self._changes[who, day].update({"queries": queries, "picos": picos, "answered": answered, **counts})
+        change = (queries, picos, answered, *tokens)
+        self._changes[who, day] = tuple(map(add, self._changes[who, day], change))
 
     def hold_budget(self, budget: Budget) -> Budget:
         """The budget with the totals stored for its scope; if there are none, its own totals are stored."""
