@@ -25,7 +25,7 @@ from looktwice import Model
 from looktwice.calibration import crossfit, risk, storage, votes
 from looktwice.calibration.calibrators import Calibrator, dump
 from looktwice.calibration.confusion import Confusion
-from looktwice.calibration.evidence import MISSING, Evidence
+from looktwice.calibration.evidence import MISSING
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.shares import Gaussian, Isotonic, Naive, Probit
 from looktwice.calibration.votes import Votes
@@ -78,7 +78,8 @@ def collected(
 
     asked = np.stack([say() for _ in views], axis=1) if len(views) else np.empty((count, 0), np.int32)
     names, words = tuple(f"{prefix}{i}.png" for i in range(count)), tuple(map(str, views))
-    said = Votes(names, words, tuple(labels), say(), asked, len(labels))
+    digests = tuple(f"{seed:04x}{i:08x}" * 5 for i in range(count))
+    said = Votes(names, words, tuple(labels), say(), asked, len(labels), digests=digests)
     return Collected(said.labelled(labels[i] for i in truth), (), views, "test:1", 0)
 
 
@@ -317,64 +318,20 @@ def test_as_many_other_pictures_are_not_taken_for_those_that_taught(calibrator: 
     assert not judged.taught
 
 
-@pytest.mark.slow
-def test_what_more_queries_bring_begins_with_constant_trust_and_ends_with_the_panel(
-    profile: Profile, tested: Collected, read: Read
-) -> None:
-    judged = judge(inputs(tested, profile))
-    assert judged is not None
-    steps = findings.steps(profile.restored_calibrator(), judged)
-    assert [step.queries for step in steps] == [1, 2, 3, 4, 5]
-    assert steps[0].auroc == 0.5
-    fair = crossfit.cross_fit(Jury(), tested.labelled())
-    assert steps[-1].brier == pytest.approx(fair.brier.mean(), abs=1e-3)
-    assert steps[-1].low < steps[-1].brier < steps[-1].high
+def test_what_more_queries_bring_is_the_curve_of_the_profile(profile: Profile, read: Read) -> None:
     table = read.tables["Queries"]
-    assert [row[4] for row in table[1:]] == [f"{step.brier:.3f}" for step in steps]
+    assert [row[0] for row in table[1:]] == ["1", "2", "3", "4", "5"]
+    assert [row[4] for row in table[1:]] == [f"{point.figures['brier'].value:.3f}" for point in profile.curve]
+    enough = findings.enough(profile.curve)
+    assert enough is not None
+    assert 1 < enough.queries < 5
+    assert findings.enough(profile.curve[::-1]) is None
 
 
-@pytest.mark.slow
-def test_what_more_queries_bring_begins_with_the_score_of_one_query_where_there_is_one(
-    profile: Profile, tested: Collected
-) -> None:
-    labelled = tested.labelled()
-    said, right = labelled.answers(), labelled.base == labelled.truths
-    score = np.where(right, 0.9, 0.3) + np.linspace(0, 0.09, len(labelled))
-    scores = np.repeat(score[:, None, None], said.shape[1], axis=1).astype(np.float32)
-    votes_with_scores = replace(tested.votes, evidence=Evidence(said[:, :, None], scores))
-    judged = judge(inputs(replace(tested, votes=votes_with_scores), profile))
-    assert judged is not None
-    found = judged.labelled()
-    assert found is not None
-    first = findings.steps(Jury(), judged)[0]
-    assert first.auroc is not None
-    assert first.auroc > 0.9
-    assert first.brier == pytest.approx(crossfit.one_query(Jury(), found).brier.mean(), abs=5e-3)
-
-
-@pytest.mark.slow
-def test_votes_that_know_nothing_are_not_said_to_bring_anything() -> None:
-    lost = collected(500, seed=8)
-    rng = np.random.default_rng(0)
-    blind = replace(lost.votes, views=rng.integers(0, 5, lost.votes.views.shape).astype(np.int32))
-    blind_poll = replace(lost, votes=blind)
-    judged = judge(inputs(blind_poll, profiled(replace(blind_poll, votes=blind))))
-    assert judged is not None
-    steps = findings.steps(Jury(), judged)
-    assert steps[-1].brier > steps[0].brier - 0.005
-    assert steps[-1].auroc == pytest.approx(0.5, abs=0.08)
-
-
-def test_a_long_panel_is_shown_by_some_of_its_prefixes_and_its_draws_together() -> None:
+def test_the_draws_of_a_view_are_shown_together() -> None:
     long = collected(60, panel="rotation:20*40", seed=9)
-    material_of = inputs(long, profiled(collected(60, panel="rotation:20*40", seed=10), Isotonic()))
-    judged = judge(material_of)
-    assert judged is not None
-    queries = [step.queries for step in findings.steps(Isotonic(), judged)]
-    assert queries[0] == 1
-    assert queries[-1] == 41
-    assert len(queries) <= 16
-    table = Read(page(material_of)).tables["Views"]
+    profile = profiled(collected(60, panel="rotation:20*40", seed=10), Isotonic())
+    table = Read(page(inputs(long, profile))).tables["Views"]
     assert len(table) == 3
     assert "rotation:20 × 40" in table[2][1]
 
@@ -496,8 +453,7 @@ def test_without_truths_guarantees_rest_on_the_profile_and_shares_are_of_these_p
 
 @pytest.mark.parametrize("calibrator", [Naive(), Probit()])
 def test_calibrators_without_weights_have_a_page(calibrator: Calibrator, tested: Collected) -> None:
-    text = near(Read(page(inputs(tested, profiled(collected(100, seed=13), calibrator)))).text)
-    assert ("What more queries bring" in text) == isinstance(calibrator, Probit)
+    assert "Queries" not in Read(page(inputs(tested, profiled(collected(100, seed=13), calibrator)))).tables
 
 
 def test_a_panel_without_views_has_a_page() -> None:

@@ -13,16 +13,13 @@ from looktwice.model import (
     LEAST_IN_BIN,
     Answers,
     BinCoverage,
-    Calibrator,
     Claim,
     ClaimTest,
     Floats,
     HeldOut,
-    Jury,
-    LabelledVotes,
     Noise,
     Policy,
-    Profile,
+    Result,
     bin_coverage,
     calibration,
     metrics,
@@ -32,10 +29,6 @@ from looktwice.model import (
 )
 from looktwice.report.inputs import Evidence, Judged
 
-CURVE_PICTURES = 5_000
-"""The number of pictures used to compute the gain from each view."""
-CURVE_LEAST = 50
-CURVE_POINTS = 16
 CLASSES = 20
 """The number of rows in the class table."""
 MISTAKES = 2
@@ -129,81 +122,13 @@ def sets(policy: Policy, judged: Judged | None) -> Sets | None:
 # What more queries bring ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Step:
-    """Held-out results at a number of queries per picture."""
-
-    queries: float
-    accuracy: float
-    ece: float
-    auroc: float | None
-    brier: float
-    low: float
-    high: float
-    """The 95 % interval of the Brier score; if unknown, both bounds equal the score."""
-
-
-def steps(calibrator: Calibrator, judged: Judged) -> list[Step]:
-    """The calibrator's held-out results on the first 0, 1 … views of the panel.
-
-    The result is empty if the calibrator does not use views or there are too few pictures; for long panels, it covers
-    only some prefixes.
-    """
-    labelled = judged.labelled()
-    if isinstance(calibrator, calibration.Naive | calibration.Constant) or labelled is None or not labelled.panel:
-        return []
-    # Pictures about which one stopped early would make the last prefixes look like the earlier ones.
-    whole = np.flatnonzero((labelled.views != calibration.MISSING).all(axis=1))
-    if len(whole) < CURVE_LEAST:
-        return []
-    rows = whole[np.linspace(0, len(whole) - 1, min(len(whole), CURVE_PICTURES)).astype(np.intp)]
-    some = labelled.take(rows)
-    family = Jury(ballot=calibrator.ballot) if isinstance(calibrator, calibration.AdaptiveJury) else calibrator
-    sizes = np.unique(np.linspace(0, len(labelled.panel), CURVE_POINTS).astype(int)).tolist()
-    single = family if isinstance(family, Jury) and some.evidence is not None else calibration.Constant()
-    return [_step(family if size else single, some.under(range(size))) for size in sizes]
-
-
-def kept_steps(profile: Profile) -> list[Step]:
-    """The results stored in the profile."""
-    values = [{key: figure.value for key, figure in point.figures.items()} for point in profile.curve]
-    return [
-        Step(point.queries, value["accuracy"] or 0.0, value["ece"] or 0.0, value["auroc"], brier, brier, brier)
-        for point, value in zip(profile.curve, values, strict=True)
-        if (brier := value["brier"]) is not None
-    ]
-
-
-def enough(steps: Sequence[Step], share: float = 0.8) -> Step | None:
-    """The first step with at least this share of the total gain; None if there is no gain."""
-    if len(steps) < 3 or steps[-1].brier >= steps[0].brier:
+def enough(curve: Sequence[Result], share: float = 0.8) -> Result | None:
+    """The first point of a curve with at least this share of the total gain; None if there is no gain."""
+    losses = [point.figures["brier"].value or 0.0 for point in curve]
+    if len(losses) < 3 or losses[-1] >= losses[0]:
         return None
-    goal = steps[0].brier - share * (steps[0].brier - steps[-1].brier)
-    return next(step for step in steps if step.brier <= goal)
-
-
-def _step(calibrator: Calibrator, labelled: LabelledVotes) -> Step:
-    """The metrics over all folds together, but AUROC within each fold, since different folds have different
-    calibrators."""
-    fold, parts = calibration.folds(len(labelled)), []
-    for part in range(int(fold.max()) + 1):
-        fitted = calibrator.fit(labelled.take(np.flatnonzero(fold != part)))
-        parts.append(calibration.crossfit.outcome(fitted, labelled.take(np.flatnonzero(fold == part))))
-    confidence, correct, brier = (
-        np.concatenate(column) for column in zip(*((p.confidence, p.correct, p.brier) for p in parts), strict=True)
-    )
-    ranks = [rank for part in parts if (rank := metrics.auroc(part.confidence, part.correct)) is not None]
-    half = 1.96 * float(brier.std()) / len(brier) ** 0.5
-    mean = float(brier.mean())
-    return Step(
-        1 + len(labelled.panel),
-        float(correct.mean()),
-        metrics.ece(confidence, correct),
-        float(np.mean(ranks)) if ranks else None,
-        mean,
-        mean - half,
-        mean + half,
-    )
+    goal = losses[0] - share * (losses[0] - losses[-1])
+    return next(point for point, loss in zip(curve, losses, strict=True) if loss <= goal)
 
 
 # Classes -------------------------------------------------------------------------------------------------------------

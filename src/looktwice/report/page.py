@@ -10,7 +10,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import cast
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -87,7 +86,8 @@ def page(inputs: ReportInputs) -> str:
         "figures": FIGURES,
         "reliability": _drawn(plots.reliability_svg(metrics.reliability(evidence.confidence, evidence.correct))),
         "risk": _drawn(plots.risk_coverage_svg(curve, leading.threshold)),
-        **_queries(inputs, judged),
+        "enough": findings.enough(inputs.profile.curve),
+        "gain": _drawn(inputs.profile.plot_curve()) if len(inputs.profile.curve) > 1 else None,
         "classes": classes[: findings.CLASSES],
         "more_classes": max(0, len(classes) - findings.CLASSES),
         **_pictures(inputs, judged),
@@ -147,24 +147,6 @@ def percent(share: float | None) -> str:
 
 
 # Parts of the page ---------------------------------------------------------------------------------------------------
-
-
-def _queries(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
-    """The gain from further queries: from the votes if their true labels are known, else from the profile."""
-    known = judged if judged is not None and judged.correct is not None else None
-    steps = findings.steps(inputs.using().calibrator, known) if known else findings.kept_steps(inputs.profile)
-    x, y, low, high = np.array([(step.queries, step.brier, step.low, step.high) for step in steps]).reshape(-1, 4).T
-    line = plots.Line("Brier score", x, y, low, high) if (high > low).all() else plots.Line("Brier score", x, y)
-    chart = None
-    if len(steps) > 1:
-        x_label, y_label = "queries per picture", "Brier score, lower is better"
-        chart = _drawn(plots.lines_svg([line], title="Each query more", x_label=x_label, y_label=y_label))
-    return {
-        "steps": steps,
-        "sampled": findings.CURVE_PICTURES if known and len(known.votes) > findings.CURVE_PICTURES else 0,
-        "enough": findings.enough(steps),
-        "brier": chart,
-    }
 
 
 def _pictures(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
