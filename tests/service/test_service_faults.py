@@ -160,10 +160,7 @@ def test_more_pictures_than_allowed_wait_for_their_turn(held: Path, ledger: Path
 
 def test_more_requests_than_may_wait_are_told_to_come_again_and_health_is_still_told(held: Path, ledger: Path) -> None:
     one, two, *_ = clothes()
-    with (
-        serving(held, {"requests": 1, "waiting": 0}, {"ledger": str(ledger)}) as service,
-        ThreadPoolExecutor() as threads,
-    ):
+    with serving(held, {"requests": 1}, {"ledger": str(ledger)}) as service, ThreadPoolExecutor() as threads:
         first = threads.submit(service.post, "/v1/look", one)
         until(lambda: b"looktwice_looks 1.0" in service.get("/metrics").body)
         for path in ("/v1/look", "/v1/look/events", "/v1/burst"):

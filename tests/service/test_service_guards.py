@@ -21,7 +21,7 @@ from looktwice.service.guards import Tokens, check_address, log_refusal
 from looktwice.service.server import links, listen
 
 TOKEN = "a token that is long enough to be random"
-LIMITS = {"headers": 1.5, "upload": 1.5, "head": 8_000, "body": 100_000}
+LIMITS = {"headers": 1.5, "upload": 1.5, "body": 100_000}
 
 
 @pytest.fixture(scope="module")

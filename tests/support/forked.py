@@ -31,7 +31,7 @@ PRELOADED = (
     *(f"looktwice.cli.{each}" for each in ("app", "check", "demo", "ledger", "look", "open_model")),
     *("looktwice.classifiers.http", "looktwice.model", "looktwice.report"),
     *("support.faults", "support.serving", "looktwice.service.app", "looktwice.service.server"),
-    "uvicorn.protocols.http.httptools_impl",
+    "uvicorn.protocols.http.h11_impl",
 )
 """Nothing that a test takes away to see what happens without it (pyarrow), or that has threads (onnxruntime)."""
 

@@ -22,10 +22,8 @@ class ServiceLimits:
     """The maximum number of pictures per request."""
     looks: int = 64
     """The maximum number of pictures in progress, over all requests; others wait."""
-    requests: int = 256
-    """The maximum number of requests with a body in progress; others wait, with the body unread."""
-    waiting: int = 1024
-    """The maximum number of waiting requests; further ones are rejected."""
+    requests: int = 1024
+    """The maximum number of requests with a body in progress; further ones are rejected."""
     memory: int = 256 * 2**20
     """The maximum total size of bodies in memory."""
     seconds: float = 60.0
@@ -33,10 +31,8 @@ class ServiceLimits:
     upload: float = 30.0
     """Seconds for receiving the body."""
     headers: float = 10.0
-    """Seconds for receiving the headers."""
-    head: int = 32_768
-    """The maximum size of headers, in bytes."""
-    connections: int = 2048
+    """Seconds for which a connection stays open until the headers of the next request are complete."""
+    connections: int = 512
     """The maximum number of open connections; above this limit, the connection that has been idle for longest is
     closed."""
     reviews: int = 1000
@@ -45,7 +41,7 @@ class ServiceLimits:
     """The maximum total size of stored pictures, in bytes."""
 
 
-PARTS = {"fastapi", "httptools", "prometheus_client", "python_multipart", "starlette", "uvicorn"}
+PARTS = {"fastapi", "prometheus_client", "python_multipart", "starlette", "uvicorn"}
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,6 @@ CODES = {
     "host": 421,
     "picture": 422,
     "unfamiliar": 422,
-    "headers": 431,
     "busy": 429,
     "budget": 429,
     "internal": 500,

@@ -14,7 +14,6 @@ import re
 import secrets
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
@@ -173,9 +172,7 @@ class Guard:
     ) -> None:
         self._app, self._limits, self._tokens, self._open, self._counters = app, limits, tokens, open_paths, counters
         self._names = frozenset(name.lower() for name in (*names, "localhost"))
-        self._knows = lru_cache(maxsize=256)(self._is_ours)
-        self._slots = asyncio.Semaphore(limits.requests)
-        self._waiting = self._bytes = 0
+        self._requests = self._bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -194,7 +191,7 @@ class Guard:
         try:
             self._check(scope)
             if answer == self._with_body:
-                await self._admit(Headers(scope=scope))
+                self._admit(scope)
         except Refusal as refusal:
             self._counters.refused(refusal.code)
             log_refusal(scope, refusal.code)
@@ -228,30 +225,23 @@ class Guard:
         try:
             await self._app(scope, counted, send)
         finally:
-            self._slots.release()
+            self._requests -= 1
             self._bytes -= size
 
-    async def _admit(self, headers: Headers) -> None:
-        """Wait for a slot for a request; raises a Refusal if there is none in time."""
-        announced = headers.get("content-length", "0")
+    def _admit(self, scope: Scope) -> None:
+        """Raise a Refusal if the body is announced as too large, or there are too many requests."""
+        announced = Headers(scope=scope).get("content-length", "0")
         if not announced.isdecimal() or int(announced) > self._limits.body:
             raise _too_large(self._limits)
-        if self._slots.locked() and self._waiting >= self._limits.waiting:
+        if self._requests >= self._limits.requests:
             raise _busy()
-        self._waiting += 1
-        try:
-            async with asyncio.timeout(self._limits.seconds / 2):
-                await self._slots.acquire()
-        except TimeoutError:
-            raise _busy() from None
-        finally:
-            self._waiting -= 1
+        self._requests += 1
 
     def _check(self, scope: Scope) -> None:
         headers = {name: value.decode("latin-1") for name, value in reversed(scope["headers"])}
         host = headers.get(b"host", "")
         twice = sum(name == b"host" for name, _ in scope["headers"]) > 1  # whoever stands before us may read the other
-        if twice or not self._knows(host):
+        if twice or not self._serves(host):
             raise Refusal("host", "this host name is not served here; if it should be, start with --allow-host NAME")
         origin = headers.get(b"origin")
         if origin is not None and origin.lower().rpartition("://")[2] != host.lower():
@@ -259,7 +249,7 @@ class Guard:
         if scope["path"] not in self._open and not self._tokens.know(headers.get(b"authorization", "")):
             raise Refusal("token", "a token is needed; send it in the header Authorization: Bearer TOKEN")
 
-    def _is_ours(self, host: str) -> bool:
+    def _serves(self, host: str) -> bool:
         """IP addresses are always accepted, since DNS rebinding requires a host name."""
         match = HOST.fullmatch(host)
         if not match:

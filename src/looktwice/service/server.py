@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
-from http import HTTPStatus
 from pathlib import Path
-from typing import ClassVar
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from looktwice.model import (
     AskOptions,
@@ -30,130 +28,49 @@ from looktwice.model import (
 from looktwice.model.runs import ReceivedSignals, handling_signals, leave_soon, run as run_async
 from looktwice.service import Place, ServiceLimits
 from looktwice.service.app import ServiceSettings, build
-from looktwice.service.bodies import Refusal
 from looktwice.service.guards import Tokens, check_address, is_loopback
 
 GRACE = 30
 """Seconds for which a shutdown waits for requests."""
-KEEP_ALIVE = 20
-"""Seconds for which an idle connection stays open."""
 BACKLOG = 2048
 """The backlog of the listening socket."""
-OTHER_FILES = 256
-"""The number of open files reserved for the classifier's connections, the ledger and other purposes."""
+HEADERS = 32_768
+"""The maximum size of incomplete headers, in bytes."""
 
 
-class Patient(HttpToolsProtocol):
-    """uvicorn's protocol with limits, so that slow and idle clients cannot accumulate.
+class Patient(H11Protocol):
+    """uvicorn's protocol with a deadline for the next request, so that slow and idle clients cannot accumulate.
 
-    Headers have a deadline and a size limit. Above the maximum number of connections, the one that has been idle for
-    longest is closed, so that new clients are always served. The deadline for bodies is applied where they are read.
-    The rest of a rejected body is read and discarded for a limited time: if the connection were closed at once, a reset
-    could discard the reply.
+    Above the maximum number of connections, the one that has been waiting for longest is closed, so that new clients
+    are always served. The deadline for bodies is applied where they are read. The rest of a rejected body is read and
+    discarded until the deadline: if the connection were closed at once, a reset could discard the reply.
     """
 
     limits = ServiceLimits()
-    idle: ClassVar[dict[Patient, None]] = {}
-    """Connections without a request in progress; the one idle for longest comes first."""
     _deadline: asyncio.TimerHandle | None = None
-    _unread: int | None = 0
-    """The bytes received so far of incomplete headers; None if no headers are expected."""
-    _head = 0
-    """The size of the headers so far."""
-    _last = False
-    """Whether the client closes the connection after this request."""
+    """The end of the wait for a request; None while one is processed."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._set_deadline(self.limits.headers)
-        if len(self.connections) > self.limits.connections and self.idle:
-            longest = next(iter(self.idle))
-            del self.idle[longest]
-            longest.transport.abort()
-        self.idle[self] = None
+        self._await_request()
+        if len(self.connections) > self.limits.connections:
+            waiting = [each for each in self.connections if isinstance(each, Patient) and each._deadline]
+            min(waiting, key=lambda each: each._deadline.when() if each._deadline else 0.0).transport.abort()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._cancel_deadline()
-        self.idle.pop(self, None)
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._unread is not None:
-            self._unread += len(data)
-            if self._unread > self.limits.head:
-                self._close()
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._set_deadline(self.limits.headers)
-        self._unread, self._head = self._unread or 0, 0
-
-    def on_url(self, url: bytes) -> None:
-        self._count(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value) + 4)  # with the colon, the space and the line's end
-        super().on_header(name, value)
-
-    def _count(self, size: int) -> None:
-        self._head += size
-        if self._head > self.limits.head:
-            raise ValueError("the headers are too large")  # upon which uvicorn calls send_400_response
-
-    def send_400_response(self, msg: str) -> None:
-        """Reject invalid HTTP, or too many headers, with a problem document."""
-        refusal = Refusal("request", "this is not a valid HTTP request")
-        if self._head > self.limits.head:
-            refusal = Refusal("headers", f"the headers may have {self.limits.head:,} bytes; send fewer")
-        reply = refusal.response()
-        fields = [*reply.raw_headers, (b"connection", b"close")]
-        lines = [f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}".encode()]
-        lines += [name + b": " + value for name, value in fields]
-        self.transport.write(b"\r\n".join([*lines, b"", bytes(reply.body)]))
-        self.transport.close()
-
-    def on_headers_complete(self) -> None:
-        self._cancel_deadline()
-        self._unread = None
-        self.idle.pop(self, None)
-        super().on_headers_complete()
-        self._last = not self.cycle.keep_alive
-        self.cycle.keep_alive = True
-
-    def on_message_complete(self) -> None:
-        self._cancel_deadline()
-        super().on_message_complete()
-        if self._last and self.cycle.response_complete:
-            self._close()
-
-    def on_response_complete(self) -> None:
-        if not self.pipeline and not self.transport.is_closing():
-            self.idle[self] = None
-        super().on_response_complete()
-        if self.cycle.more_body:
-            self._set_deadline(self.limits.upload)
-        elif self._last:
-            self._close()
-
-    def _set_deadline(self, seconds: float) -> None:
-        self._cancel_deadline()
-        self._deadline = self.loop.call_later(seconds, self._close)
-
-    def _cancel_deadline(self) -> None:
-        if self._deadline:
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self._deadline and self.cycle and not self.cycle.response_complete:
             self._deadline.cancel()
             self._deadline = None
 
-    def _close(self) -> None:
-        if not self.transport.is_closing():
-            self.transport.close()
+    def on_response_complete(self) -> None:
+        self._await_request()
+        super().on_response_complete()
 
-
-def protocol(limits: ServiceLimits) -> type[HttpToolsProtocol]:
-    """The protocol class with these limits."""
-    return type("Limited", (Patient,), {"limits": limits, "idle": {}})
+    def _await_request(self) -> None:
+        if self._deadline:
+            self._deadline.cancel()
+        self._deadline = self.loop.call_later(self.limits.headers, self.transport.close)
 
 
 def run(
@@ -186,22 +103,6 @@ def run(
             kept.close()
 
 
-def open_files(connections: int) -> int:
-    """The number of connections that the process can have, after raising its limit of open files."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return connections
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return connections if soft == resource.RLIM_INFINITY else max(1, min(connections, soft - OTHER_FILES))
-
-
 async def serve(settings: ServiceSettings, place: Place, listening: socket.socket) -> None:
     """Serve at an open socket; after a signal, complete and save requests in progress."""
     async with settings.model:
@@ -213,14 +114,15 @@ async def answer(app: ASGIApp, limits: ServiceLimits, place: Place, listening: s
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every form that is not one
     config = uvicorn.Config(
         app,
-        http=protocol(replace(limits, connections=open_files(limits.connections))),
+        http=type("Limited", (Patient,), {"limits": limits}),
+        h11_max_incomplete_event_size=HEADERS,
         ws="none",
         lifespan="on",
         log_level="warning",
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE,
+        timeout_keep_alive=math.ceil(limits.headers),
         timeout_graceful_shutdown=GRACE,
         ssl_certfile=place.certificate,
         ssl_keyfile=place.key,
