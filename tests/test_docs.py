@@ -183,13 +183,13 @@ def test_the_bibliography_names_places_that_are_there() -> None:
 def test_a_percentage_is_written_with_a_space_everywhere() -> None:
     texts = [*(ROOT / "src").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
     tight = re.compile(r"(?<![%\w#.-])\d[\d.]*%|:\.?\d*%\}|(?<!SPACE)\}%")  # the last two: in an f-string
-    found = {
+    without_space = {
         (path.name, line.strip())
         for path in texts
         for line in path.read_text("utf-8").splitlines()
         if tight.search(line) and "<svg" not in line
     }
-    assert found == set()
+    assert without_space == set()
 
 
 def test_the_picture_of_the_packages_shows_the_imports_of_the_code() -> None:

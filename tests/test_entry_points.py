@@ -36,9 +36,9 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 def guide_block(page: str, title: str) -> str:
     """The block of code in a page of the docs that begins with a comment of this title."""
-    found = re.search(rf"```\w+\n# {re.escape(title)}\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
-    assert found, f"docs/{page} shows no {title}"
-    return found[1]
+    block = re.search(rf"```\w+\n# {re.escape(title)}\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
+    assert block, f"docs/{page} shows no {title}"
+    return block[1]
 
 
 def wheel(folder: Path, module: str, code: str, pyproject: str) -> Path:

@@ -230,11 +230,11 @@ def test_draws_whose_noise_was_measured_are_not_asked_again(tmp_path: Path, monk
     rows = subject.order[:30]
     at_once = Answers(subject, tmp_path / "other", Meter("", 1)).votes(draws_of(view, 6), rows)
     answers = Answers(subject, tmp_path, Meter("", 1))
-    found = answers.noise(view, rows, 6)
+    measured = answers.noise(view, rows, 6)
     monkeypatch.setattr(Answers, "_answer", None)
     votes = answers.votes(draws_of(view, 6), rows)
     assert (votes.views == at_once.views).all()
-    assert found.share == pytest.approx((votes.views == votes.base[:, None]).mean(axis=1))
+    assert measured.share == pytest.approx((votes.views == votes.base[:, None]).mean(axis=1))
 
 
 @pytest.mark.parametrize(
@@ -478,7 +478,7 @@ def test_the_argmax_drops_the_label_once_another_is_as_probable() -> None:
     confidence, label = np.array([0.9, 0.05, 0.0, 0.0]), np.array([3, 3, 3, 0], np.int32)
     truths = np.array([3, 3, 0, 0], np.int32)
     losses = np.array([0.1, 0.9, 1.0, 2.0])
-    found = Outcome(
+    outcome = Outcome(
         "gaussian",
         11,
         label,
@@ -491,11 +491,11 @@ def test_the_argmax_drops_the_label_once_another_is_as_probable() -> None:
         label.astype(np.intp),
         truths,
     )
-    told = tables.argmax(found, truths, 10)
+    told = tables.argmax(outcome, truths, 10)
     assert told.label.tolist() == [3, 0, 0, 1]
     assert told.confidence.tolist() == pytest.approx([0.9, 0.95 / 9, 1 / 9, 1 / 9])
     assert told.correct.tolist() == [True, False, True, False]
-    assert (told.brier == found.brier).all()
+    assert (told.brier == outcome.brier).all()
 
 
 def test_noise_after_normalisation_is_drawn_anew_for_each_index_and_the_same_each_time() -> None:
@@ -574,8 +574,8 @@ def _study(folder: Path) -> Study:
 def test_slopes_along_random_directions_are_the_norm_of_the_gradient(tmp_path: Path) -> None:
     study = _study(tmp_path)
     rows, model = study.subject.order[:3], study.answers._open
-    found = study.answers.slopes(rows, "torchvision")
-    for row, slope in zip(rows, found, strict=True):
+    slopes = study.answers.slopes(rows, "torchvision")
+    for row, slope in zip(rows, slopes, strict=True):
         tensor = study.answers.tensor(int(row))
         steps = 3e-4 * np.eye(tensor.size, dtype=np.float32).reshape(-1, *tensor.shape)
         features = model.features([tensor, *(tensor + steps), *(tensor - steps)])
@@ -600,11 +600,11 @@ def test_where_equation_1_holds_the_jacobian_explains_all_of_var() -> None:
     noise = slope[:, None] * rng.normal(size=(400, jacobian.DRAWS))
     share = (margin[:, None] + noise > 0).mean(axis=1)
     told = jacobian.compared(Readings(margin, share, noise), slope)
-    found = {name: float(str(value)) for name, value in told.items()}
-    assert found["var_scaled"] == pytest.approx(found["var_chance"], abs=0.05)
-    assert found["var"] > found["var_scaled"] + 0.1
-    assert found["share_rms_jacobian"] < 0.05 < found["share_rms_common"]
-    assert found["var"] == describe(Cumulatives.count(noise)).var
+    figures = {name: float(str(value)) for name, value in told.items()}
+    assert figures["var_scaled"] == pytest.approx(figures["var_chance"], abs=0.05)
+    assert figures["var"] > figures["var_scaled"] + 0.1
+    assert figures["share_rms_jacobian"] < 0.05 < figures["share_rms_common"]
+    assert figures["var"] == describe(Cumulatives.count(noise)).var
 
 
 def test_the_prescription_needs_no_label_and_stands_beside_labels_of_ones_own(tmp_path: Path) -> None:
@@ -645,9 +645,9 @@ def test_networks_and_answers_that_are_not_at_hand_are_named(
     for module in (closed, tags):
         monkeypatch.setattr(module, "ANSWERS", tmp_path)
     assert main([task, "--results", str(tmp_path)]) == 1
-    found = capsys.readouterr().err
-    assert told in found
-    assert found.count("\n") == 1
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
 
 
 def test_tags_are_judged_with_one_two_and_three_apis(tmp_path: Path) -> None:
@@ -672,10 +672,10 @@ def test_the_figures_of_tags_are_those_of_scikit_learn() -> None:
     rng = np.random.default_rng(0)
     chance = rng.random((300, 4)).round(1)
     truths = rng.random((300, 4)) < chance**2
-    found = tags.figures(chance, truths)
-    assert found["map"] == pytest.approx(average_precision_score(truths, chance, average="macro"))
-    assert found["micro_f1"] == pytest.approx(f1_score(truths, chance >= 0.5, average="micro"))
-    assert found["macro_f1"] == pytest.approx(f1_score(truths, chance >= 0.5, average="macro"))
+    figures = tags.figures(chance, truths)
+    assert figures["map"] == pytest.approx(average_precision_score(truths, chance, average="macro"))
+    assert figures["micro_f1"] == pytest.approx(f1_score(truths, chance >= 0.5, average="micro"))
+    assert figures["macro_f1"] == pytest.approx(f1_score(truths, chance >= 0.5, average="macro"))
     assert tags.recall_at(0.5, np.array([0.9, 0.8, 0.8, 0.1]), np.array([True, False, True, True])) == 1.0
     assert tags.recall_at(0.8, np.array([0.9, 0.8, 0.8, 0.1]), np.array([True, False, True, True])) == pytest.approx(
         1 / 3
@@ -721,10 +721,15 @@ def test_a_correlation_of_something_constant_or_of_few_runs_is_left_open() -> No
         for d, count in (("d", 8), ("few", 7))
         for x in range(1, count + 1)
     ]
-    found = {(r["dataset"], r["statistic"]): r for r in tables.correlations(rows) if r["ballot"] == "base"}
-    assert found["d", "ks"]["ece_r"] == pytest.approx(1.0)
-    assert found["d", "ks"]["brier_r"] == pytest.approx(-1.0)
-    assert found["d", "ks"]["auroc_r"] == found["d", "var"]["ece_r"] == found["few", "ks"]["ece_r"] == ""
+    correlations = {(r["dataset"], r["statistic"]): r for r in tables.correlations(rows) if r["ballot"] == "base"}
+    assert correlations["d", "ks"]["ece_r"] == pytest.approx(1.0)
+    assert correlations["d", "ks"]["brier_r"] == pytest.approx(-1.0)
+    assert (
+        correlations["d", "ks"]["auroc_r"]
+        == correlations["d", "var"]["ece_r"]
+        == correlations["few", "ks"]["ece_r"]
+        == ""
+    )
 
 
 def test_pages_take_a_screen_of_each_table_and_all_rows_go_on_pages_of_their_own(tmp_path: Path, ran: Path) -> None:
@@ -773,16 +778,18 @@ def test_familiarity_is_measured_on_the_embedded_pictures_alone(
         monkeypatch.setattr(familiarity, name, value)
     monkeypatch.setattr(familiarity, "SHARED", tmp_path / "nowhere")
     familiarity.main([], tmp_path)
-    found = {task: read(tmp_path / f"familiarity_{task}.csv") for task in familiarity.TASKS}
-    assert {row["pictures"] for row in found["alarms"]} == {row["profile"] for row in found["detected"]} == {"clothes"}
-    for row in found["alarms"]:
+    results = {task: read(tmp_path / f"familiarity_{task}.csv") for task in familiarity.TASKS}
+    assert (
+        {row["pictures"] for row in results["alarms"]} == {row["profile"] for row in results["detected"]} == {"clothes"}
+    )
+    for row in results["alarms"]:
         assert float(row["share"]) == pytest.approx(float(row["rate"]), rel=0.5)
-    for row in found["few"]:
+    for row in results["few"]:
         assert 0 < float(row["share"]) <= 1.5 * float(row["rate"])
-    assert {row["detected"] for row in found["detected"]} == {"1"}
-    accuracy = {row["change"]: float(row["accuracy"]) for row in found["calibration"]}
+    assert {row["detected"] for row in results["detected"]} == {"1"}
+    accuracy = {row["change"]: float(row["accuracy"]) for row in results["calibration"]}
     assert accuracy["none"] > accuracy["negative"]
-    for row in found["streams"]:
+    for row in results["streams"]:
         assert (row["told"] == "True") == (row["drift"] == row["shift"] == "False")
 
 
@@ -877,11 +884,11 @@ def test_the_jury_sets_and_stops_are_measured_on_the_embedded_pictures(
         assert brier["jury"] < brier["majority share"]
         assert {row["queries"] for row in rows} == {"1", "9"}
     elif task == "scores":
-        found = {(row["model"], row["answers"], row["queries"]): float(row["brier"]) for row in rows}
+        briers = {(row["model"], row["answers"], row["queries"]): float(row["brier"]) for row in rows}
         for model in ("first clothes", "second clothes"):
-            assert found[model, "score", "1+0"] < found[model, "label", "1+0"]
-            assert found[model, "top five", "1+2"] < found[model, "label", "1+2"]
-            assert found[model, "constant score", "1+2"] == found[model, "label", "1+2"]
+            assert briers[model, "score", "1+0"] < briers[model, "label", "1+0"]
+            assert briers[model, "top five", "1+2"] < briers[model, "label", "1+2"]
+            assert briers[model, "constant score", "1+2"] == briers[model, "label", "1+2"]
     elif task == "sets":
         covered = {row["sets"]: float(row["coverage"]) for row in rows}
         assert covered["aps"] > 0.88
@@ -897,8 +904,8 @@ def test_the_jury_sets_and_stops_are_measured_on_the_embedded_pictures(
 
 
 def test_the_pages_about_scores_say_what_their_csvs_say() -> None:
-    found, page = scores.figures(scores.RESULTS), scores.PAGE.read_text("utf-8")
-    assert scores.note(found) in page
+    figures, page = scores.figures(scores.RESULTS), scores.PAGE.read_text("utf-8")
+    assert scores.note(figures) in page
     assert closed.emotions_note(read(closed.RESULTS / "closed_emotions.csv")) in closed.PAGE.read_text("utf-8")
 
 
@@ -913,8 +920,8 @@ def test_the_notes_of_the_results_say_what_their_csvs_say() -> None:
 def test_a_perfect_forecast_has_the_ece_that_chance_gives() -> None:
     rng = np.random.default_rng(0)
     confidence = rng.beta(4, 2, 2000)
-    found = [metrics.ece(confidence, rng.random(2000) < confidence) for _ in range(200)]
-    assert ece_by_chance(confidence) == pytest.approx(np.mean(found), rel=0.05)
+    eces = [metrics.ece(confidence, rng.random(2000) < confidence) for _ in range(200)]
+    assert ece_by_chance(confidence) == pytest.approx(np.mean(eces), rel=0.05)
 
 
 def test_a_setting_is_chosen_by_each_rule() -> None:
@@ -922,8 +929,8 @@ def test_a_setting_is_chosen_by_each_rule() -> None:
         return Scores(accuracy, ece, None, 0.0, brier, 0.0, 0.0)
 
     mild, medium, strong = Panel.parse("rotation:10 rotation:20 rotation:30")
-    found = {mild: scores(0.72, 0.12, 0.40), medium: scores(0.71, 0.05, 0.42), strong: scores(0.60, 0.01, 0.60)}
-    assert {rule: choose(found) for rule, (_, choose) in selection.RULES.items()} == {
+    by_setting = {mild: scores(0.72, 0.12, 0.40), medium: scores(0.71, 0.05, 0.42), strong: scores(0.60, 0.01, 0.60)}
+    assert {rule: choose(by_setting) for rule, (_, choose) in selection.RULES.items()} == {
         "brier": mild,
         "ece": strong,
         "accuracy - ece": medium,

@@ -14,7 +14,9 @@ from looktwice import Model, Verdict
 
 def test_the_model_gives_the_golden_verdicts() -> None:
     with Model.load(PROFILE, str(DEMO / "fashion.toml")) as model:
-        assert rows([found for found in model.score(pictures(), all=True) if isinstance(found, Verdict)]) == read()
+        assert (
+            rows([verdict for verdict in model.score(pictures(), all=True) if isinstance(verdict, Verdict)]) == read()
+        )
         assert repr(model.look(pictures()[0], all=True).confidence) == read()[0][2]
 
 
@@ -26,5 +28,5 @@ def test_the_command_line_gives_the_golden_verdicts(tmp_path: Path) -> None:
     done = call("score", tmp_path / "pictures.npz", *source, "--all", "-o", out)
     assert done.returncode == 0, done.stderr
     with out.open(newline="") as file:
-        found = [(row["label"], float(row["confidence"])) for row in csv.DictReader(file)]
-    assert found == [(label, round(float(confidence), 6)) for _, label, confidence, *_ in read()]
+        told = [(row["label"], float(row["confidence"])) for row in csv.DictReader(file)]
+    assert told == [(label, round(float(confidence), 6)) for _, label, confidence, *_ in read()]

@@ -126,7 +126,7 @@ def test_a_spreadsheet_runs_neither_a_label_nor_a_name_and_looktwice_reads_both_
             cells = [cell for row in csv.reader(file) for cell in row]
         assert any(label in cell for cell in cells)
         assert not [cell for cell in cells if cell[:1] in {*"=+-@\t\r"}]
-    assert sorted((found.name, found.label) for found in verdict_files.read(out)) == sorted(
+    assert sorted((verdict.name, verdict.label) for verdict in verdict_files.read(out)) == sorted(
         (name, label) for name in names
     )
     truths = read_truths(tmp_path / "labels.csv")

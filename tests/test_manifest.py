@@ -39,11 +39,11 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
     monkeypatch.setattr(
         reach, "HOMES", {"experiments": tmp_path / "experiments", "looktwice": tmp_path / "src" / "looktwice"}
     )
-    found = Task("experiments.made", "experiments.made", ("made",), ("method.md",))
-    monkeypatch.setattr(manifest, "TASKS", (found,))
+    recorded = Task("experiments.made", "experiments.made", ("made",), ("method.md",))
+    monkeypatch.setattr(manifest, "TASKS", (recorded,))
     forget()
-    manifest.record(found)
-    return found
+    manifest.record(recorded)
+    return recorded
 
 
 def forget() -> None:

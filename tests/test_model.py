@@ -432,11 +432,11 @@ def test_only_a_function_declared_as_batched_gets_many_pictures() -> None:
         def __call__(self, pictures: list[np.ndarray]) -> list[str]:
             return many(pictures)
 
-    found = []
+    labels = []
     for function in (one, many, Network()):
         with lt.Model(function, ledger="memory") as model:
-            found.append(model_labels(model, IMAGES[:5]))
-    assert found[0] == found[1] == found[2]
+            labels.append(model_labels(model, IMAGES[:5]))
+    assert labels[0] == labels[1] == labels[2]
 
 
 @pytest.mark.slow
@@ -512,12 +512,12 @@ def test_a_budget_that_ends_early_was_spent_on_all_classes(tmp_path: Path) -> No
     by_class = np.argsort(truths, kind="stable")
     images, truths = images[by_class], truths[by_class]
     with lt.Model(brightest, ledger=str(tmp_path / "answers.db"), budget=18 * 3, label_check=0) as model:
-        found = model.ask(with_truths(many(images), truths.tolist()), views="mirror turn:8")
-    assert len(found.unscored) == 60 - 18
-    assert set(found.labelled().words) == set(truths.tolist())
-    places = list(map(int, found.votes.names))
+        collected = model.ask(with_truths(many(images), truths.tolist()), views="mirror turn:8")
+    assert len(collected.unscored) == 60 - 18
+    assert set(collected.labelled().words) == set(truths.tolist())
+    places = list(map(int, collected.votes.names))
     assert places == sorted(places)
-    assert [truths[place] for place in places] == list(found.labelled().words)
+    assert [truths[place] for place in places] == list(collected.labelled().words)
 
 
 # What notebooks show --------------------------------------------------------------------------------------------------
@@ -526,15 +526,15 @@ def test_a_budget_that_ends_early_was_spent_on_all_classes(tmp_path: Path) -> No
 def test_an_evaluation_is_a_frame_a_table_and_figures(profile: Profile) -> None:
     images, truths = pictures(40, seed=1)
     with lt.Model(brightest, profile) as model:
-        found = model.evaluate(images, truths.tolist(), max_error=0.2)
-    frame = found.to_frame()
+        evaluation = model.evaluate(images, truths.tolist(), max_error=0.2)
+    frame = evaluation.to_frame()
     assert list(frame.columns) == ["name", "truth", "label", "confidence", "correct"]
     assert frame.truth.tolist() == truths.tolist()
     assert ((frame.truth == frame.label) == frame.correct).all()
     assert frame.confidence.between(0, 1).all()
-    assert "<table>" in found._repr_html_()
-    assert "40 pictures" in found._repr_html_()
-    for drawing in (found.plot_reliability(), found.plot_risk_coverage(), profile.plot_reliability()):
+    assert "<table>" in evaluation._repr_html_()
+    assert "40 pictures" in evaluation._repr_html_()
+    for drawing in (evaluation.plot_reliability(), evaluation.plot_risk_coverage(), profile.plot_reliability()):
         assert drawing._repr_svg_().startswith("<svg")
     assert profile.to_frame().calibrator.tolist()[-1] == "jury, early stopping" or len(profile.to_frame()) == 4
 
@@ -542,13 +542,13 @@ def test_an_evaluation_is_a_frame_a_table_and_figures(profile: Profile) -> None:
 def test_a_profile_and_an_evaluation_print_as_a_few_lines_of_figures(profile: Profile) -> None:
     images, truths = pictures(40, seed=1)
     with lt.Model(brightest, profile) as model:
-        found = model.evaluate(images, truths.tolist(), all=True, max_error=0.2)
-    jury = next(line.split() for line in str(found).splitlines() if line.startswith("jury"))
-    assert jury[2] == f"{found.outcome.correct.mean():.3f}"
-    assert str(found).splitlines()[0] == found.title()
-    assert str(found).splitlines()[-len(found.lines()) :] == found.lines()
+        evaluation = model.evaluate(images, truths.tolist(), all=True, max_error=0.2)
+    jury = next(line.split() for line in str(evaluation).splitlines() if line.startswith("jury"))
+    assert jury[2] == f"{evaluation.outcome.correct.mean():.3f}"
+    assert str(evaluation).splitlines()[0] == evaluation.title()
+    assert str(evaluation).splitlines()[-len(evaluation.lines()) :] == evaluation.lines()
     assert "naive" in repr(profile)
-    assert max(len(str(shown).splitlines()) for shown in (found, profile)) < 15
+    assert max(len(str(shown).splitlines()) for shown in (evaluation, profile)) < 15
 
 
 def test_html_is_escaped() -> None:

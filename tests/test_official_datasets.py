@@ -135,9 +135,9 @@ def cifar_100(root: Path) -> Path:
     return root
 
 
-def check(found: list[Picture], truths: list[str]) -> None:
-    assert [picture.truth for picture in found] == truths
-    for row, picture in enumerate(found):
+def check(collection: list[Picture], truths: list[str]) -> None:
+    assert [picture.truth for picture in collection] == truths
+    for row, picture in enumerate(collection):
         assert picture.name.endswith(f"#{row}")
         assert np.array_equal(picture.image().pixels, seen(pixels(), row))
 
@@ -148,14 +148,14 @@ def test_the_names_of_cifar_10_take_as_many_bytes_as_in_the_official_file() -> N
 
 
 def test_cifar_10_is_read_from_pickles(tmp_path: Path) -> None:
-    found = open_labelled(cifar_10(tmp_path / "cifar-10-batches-py"))
-    check(found, ["cat", "ship", "ship", "airplane", "frog"])
-    assert found[0].name == "test_batch#0"
+    collection = open_labelled(cifar_10(tmp_path / "cifar-10-batches-py"))
+    check(collection, ["cat", "ship", "ship", "airplane", "frog"])
+    assert collection[0].name == "test_batch#0"
 
 
 def test_cifar_100_is_read_from_pickles(tmp_path: Path) -> None:
-    found = open_labelled(cifar_100(tmp_path / "cifar-100-python"))
-    check(found, ["fine 49", "fine 33", "fine 72", "fine 51", "fine 99"])
+    collection = open_labelled(cifar_100(tmp_path / "cifar-100-python"))
+    check(collection, ["fine 49", "fine 33", "fine 72", "fine 51", "fine 99"])
 
 
 def test_the_folder_above_a_renamed_folder_and_a_single_batch_are_recognised(tmp_path: Path) -> None:
@@ -170,9 +170,9 @@ def test_the_folder_above_a_renamed_folder_and_a_single_batch_are_recognised(tmp
 def test_long_lists_and_large_arrays_are_read(tmp_path: Path) -> None:
     rows = 1500
     root = cifar_10(tmp_path / "cifar-10-batches-py", data=pixels(rows), labels=[n % 10 for n in range(rows)])
-    found = open_labelled(root)
-    assert len(found) == rows
-    assert np.array_equal(found[1499].image().pixels, seen(pixels(rows), 1499))
+    collection = open_labelled(root)
+    assert len(collection) == rows
+    assert np.array_equal(collection[1499].image().pixels, seen(pixels(rows), 1499))
 
 
 @pytest.mark.parametrize(
@@ -306,10 +306,10 @@ def test_photos_side_by_side_get_their_synsets_from_the_development_kit(tmp_path
     root = photos(tmp_path / "val", *val(1, 2, 3, 4))
     kit = devkit(tmp_path / "elsewhere" / "kit", 3, 1, 2, 1)
     for place in (kit, kit / "data", kit / "data" / "ILSVRC2012_validation_ground_truth.txt"):
-        found = open_labelled(root, place)
-        assert [picture.truth for picture in found] == ["n01440764", "n02119789", "n02100735", "n02119789"]
-        assert found[0].name == "ILSVRC2012_val_00000001.JPEG"
-        assert found[0].image().pixels.shape == (8, 8, 3)
+        collection = open_labelled(root, place)
+        assert [picture.truth for picture in collection] == ["n01440764", "n02119789", "n02100735", "n02119789"]
+        assert collection[0].name == "ILSVRC2012_val_00000001.JPEG"
+        assert collection[0].image().pixels.shape == (8, 8, 3)
 
 
 def test_the_development_kit_is_found_beside_and_above_the_photos(tmp_path: Path) -> None:

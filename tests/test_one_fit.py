@@ -89,8 +89,8 @@ def test_the_command_and_the_model_transfer_the_same_profile(pictures: Path, tmp
     assert done.returncode == 0, done.stderr
     assert run("noise", pictures, *opened, "-o", tmp_path / "noise.json").returncode == 0
     with Model(DESCRIPTION) as model:
-        found = model.transfer(tmp_path / "noise.json", pictures, draws=3)
+        transferred = model.transfer(tmp_path / "noise.json", pictures, draws=3)
         model.save(tmp_path / "library.json")
     assert (tmp_path / "library.json").read_bytes() == (tmp_path / "command.json").read_bytes()
-    assert found.profile == model.profile
-    assert [result.calibrator for result in found.results()][-1] == "transfer"
+    assert transferred.profile == model.profile
+    assert [result.calibrator for result in transferred.results()][-1] == "transfer"

@@ -294,15 +294,15 @@ def test_evaluate_says_the_same_on_the_command_line_and_in_the_library(place: Pa
 
     with Model.load(place / "profile.json") as model:
         verdicts = model.score([*others, *find([clothes])[400:410]], **options)  # ten of them are labelled
-        found = model.evaluate(labelled(clothes)[400:600], unlabelled=verdicts, **options)
+        evaluation = model.evaluate(labelled(clothes)[400:600], unlabelled=verdicts, **options)
         plain = model.evaluate(labelled(clothes)[400:600], **options)
     rounded = {name: pytest.approx(value, abs=1e-5) for name, value in expected["accuracy"].items()}
-    assert json.loads(json.dumps(found.record())) == {**expected, "accuracy": rounded}  # a file rounds confidences
+    assert json.loads(json.dumps(evaluation.record())) == {**expected, "accuracy": rounded}  # a file rounds confidences
     assert json.loads(json.dumps(asyncio.run(awaited()).record())) == expected
-    assert (plain.accuracy, plain.record()) == (None, {n: v for n, v in found.record().items() if n != "accuracy"})
-    assert found.accuracy
-    assert found.accuracy.sentence() in found._repr_html_()
-    assert f"{100 * found.accuracy.value:.1f} %" in found.lines()[-1]
+    assert (plain.accuracy, plain.record()) == (None, {n: v for n, v in evaluation.record().items() if n != "accuracy"})
+    assert evaluation.accuracy
+    assert evaluation.accuracy.sentence() in evaluation._repr_html_()
+    assert f"{100 * evaluation.accuracy.value:.1f} %" in evaluation.lines()[-1]
 
 
 @pytest.mark.parametrize("options", ROWS)
@@ -580,10 +580,10 @@ EFFECTS: dict[str, tuple[dict[str, Any], Callable[[Effect], bool]]] = {
 @pytest.mark.parametrize("option", EFFECTS)
 def test_an_option_of_asking_has_its_effect(paid: Paid, tmp_path: Path, interface: str, option: str) -> None:
     options, shows = EFFECTS[option]
-    found = effect(INTERFACES[interface], paid, tmp_path, begun(paid, tmp_path, option), **options)
-    assert shows(found), found
+    shown = effect(INTERFACES[interface], paid, tmp_path, begun(paid, tmp_path, option), **options)
+    assert shows(shown), shown
     if option in ("seed", "working_size"):
-        check_told(found.told, expected_at(interface, paid, tmp_path, **options))
+        check_told(shown.told, expected_at(interface, paid, tmp_path, **options))
 
 
 def begun(paid: Paid, tmp_path: Path, option: str) -> Path:
@@ -615,9 +615,9 @@ def test_what_one_door_paid_for_no_other_asks_again(paid: Paid, tmp_path: Path) 
     ledger = tmp_path / "ledger.db"
     assert len(effect(by_model_score, paid, tmp_path, ledger).told) == COUNT
     for name, interface in (INTERFACES | PROCESSES).items():
-        found = effect(interface, paid, tmp_path, ledger)
-        assert (name, found.arrivals) == (name, [])
-        check_told(found.told, expected_at(name, paid, tmp_path))
+        shown = effect(interface, paid, tmp_path, ledger)
+        assert (name, shown.arrivals) == (name, [])
+        check_told(shown.told, expected_at(name, paid, tmp_path))
 
 
 # Asking chat models

@@ -168,9 +168,11 @@ def test_names_for_a_classifier_that_is_not_there_are_refused_with_a_suggestion(
 
 
 def test_labels_that_differ_in_form_are_proposed_and_the_others_listed() -> None:
-    found = propose(["Tabby Cat", "ＤＯＧ", "fish", "Straße", "mouse"], ["tabby_cat", "dog", "fish", "STRASSE", "bird"])
-    assert found.names == {"Tabby Cat": "tabby_cat", "ＤＯＧ": "dog", "Straße": "STRASSE"}
-    assert (found.same, found.unmatched, found.unsaid) == (("fish",), ("mouse",), ("bird",))
+    proposal = propose(
+        ["Tabby Cat", "ＤＯＧ", "fish", "Straße", "mouse"], ["tabby_cat", "dog", "fish", "STRASSE", "bird"]
+    )
+    assert proposal.names == {"Tabby Cat": "tabby_cat", "ＤＯＧ": "dog", "Straße": "STRASSE"}
+    assert (proposal.same, proposal.unmatched, proposal.unsaid) == (("fish",), ("mouse",), ("bird",))
 
 
 def test_a_label_that_may_be_two_truths_is_not_proposed() -> None:

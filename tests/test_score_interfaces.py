@@ -99,10 +99,10 @@ def test_a_verdict_says_what_it_rests_on(place: Path) -> None:
 
 def test_early_stopping_weighs_the_score_that_is_paid_for(place: Path) -> None:
     with Model.load(place / "use.json") as model:
-        found = model.evaluate(pictures()[1000:1300])
-    asked = found.outcome.queries
+        evaluation = model.evaluate(pictures()[1000:1300])
+    asked = evaluation.outcome.queries
     assert 1 <= asked < 3
-    assert found.results[-1].evidence == "scores"
+    assert evaluation.results[-1].evidence == "scores"
 
 
 def test_evaluation_has_a_row_for_the_classifiers_own_score(place: Path) -> None:

@@ -497,11 +497,11 @@ CANNOT_HOLD = {
 
 
 def test_it_passes_the_checks_of_scikit_learn_but_those_that_cannot_hold() -> None:
-    found = check_estimator(Rows(), expected_failed_checks=CANNOT_HOLD, on_skip=None, on_fail=None)
-    failed = {result["check_name"]: result["exception"] for result in found if result["status"] == "failed"}
+    checks = check_estimator(Rows(), expected_failed_checks=CANNOT_HOLD, on_skip=None, on_fail=None)
+    failed = {result["check_name"]: result["exception"] for result in checks if result["status"] == "failed"}
     assert not failed
-    assert {result["check_name"] for result in found if result["status"] == "xfail"} == set(CANNOT_HOLD)
-    assert sum(result["status"] == "passed" for result in found) > 40
+    assert {result["check_name"] for result in checks if result["status"] == "xfail"} == set(CANNOT_HOLD)
+    assert sum(result["status"] == "passed" for result in checks) > 40
 
 
 # Loops and threads ----------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def test_the_fit_is_the_lowest_point_of_likelihood_and_distance_to_the_prior(pri
 
     votes = world(120, seed=3, hardness=1.5)
     patterns, difference = tabulate(votes), 0.4
-    found = _posterior(prior, patterns, difference).theta
+    fitted = _posterior(prior, patterns, difference).theta
     precision = np.linalg.inv(np.array(prior.covariance) + difference**2 * np.eye(9))
     options, starts, owner = patterns.options, patterns.starts, patterns.owner
     sizes, mass = np.bincount(owner), np.add.reduceat(patterns.hits(), starts)
@@ -67,7 +67,7 @@ def test_the_fit_is_the_lowest_point_of_likelihood_and_distance_to_the_prior(pri
 
     bounds = [(0.0, None)] * 7 + [(None, np.log(votes.classes - 1)), (0.0, None)]
     best = minimize(slow, theta(prior), method="L-BFGS-B", bounds=bounds, tol=1e-12)
-    np.testing.assert_allclose(found, best.x, atol=2e-3)
+    np.testing.assert_allclose(fitted, best.x, atol=2e-3)
 
 
 def test_many_labels_overrule_the_prior(prior: Jury) -> None:
@@ -108,10 +108,10 @@ def test_a_jury_that_was_taught_knows_how_uncertain_it_is(prior: Jury) -> None:
 def test_a_closer_prior_keeps_the_weights_closer(prior: Jury) -> None:
     votes = world(60, seed=8, hardness=2.0)
     patterns = tabulate(votes)
-    found = [_posterior(prior, patterns, difference).theta for difference in DIFFERENCES]
-    away = [float(np.linalg.norm(point - theta(prior))) for point in found]
+    points = [_posterior(prior, patterns, difference).theta for difference in DIFFERENCES]
+    away = [float(np.linalg.norm(point - theta(prior))) for point in points]
     assert away == sorted(away)
-    inside = [float(losses(patterns, point).sum()) for point in found]
+    inside = [float(losses(patterns, point).sum()) for point in points]
     assert inside == sorted(inside, reverse=True)
 
 

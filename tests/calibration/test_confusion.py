@@ -78,13 +78,15 @@ def test_parts_agree_whatever_the_table_says(seed: int, classes: int, unknown: b
     table = Confusion(5, counts, tuple(rng.integers(9, size=classes).tolist()), (0.9, 1.2, -0.4))
     theta = rng.uniform(0.0, 1.0, 8)
     jury = Jury(tuple(theta[:5]), (0.0, theta[5]), covariance=tuple(map(tuple, np.eye(8).tolist())), confusion=table)
-    found, (low, high) = jury.distribution(votes), jury.interval(votes)
-    np.testing.assert_allclose(found.dense(classes).sum(axis=1) + (3 * found.unnamed() if unknown else 0.0), 1.0)
-    np.testing.assert_allclose(found.of(jury.predict(votes))[~mute(votes)], jury.confidence(votes)[~mute(votes)])
-    assert (found.top()[~mute(votes)] == jury.predict(votes)[~mute(votes)]).all()
+    distribution, (low, high) = jury.distribution(votes), jury.interval(votes)
+    np.testing.assert_allclose(
+        distribution.dense(classes).sum(axis=1) + (3 * distribution.unnamed() if unknown else 0.0), 1.0
+    )
+    np.testing.assert_allclose(distribution.of(jury.predict(votes))[~mute(votes)], jury.confidence(votes)[~mute(votes)])
+    assert (distribution.top()[~mute(votes)] == jury.predict(votes)[~mute(votes)]).all()
     assert ((low <= jury.confidence(votes)) & (jury.confidence(votes) <= high)).all()
     assert (jury.predict(votes)[mute(votes)] == MISSING).all()
-    listed = [row[row != MISSING].tolist() for row in found.labels]
+    listed = [row[row != MISSING].tolist() for row in distribution.labels]
     assert all(len(set(row)) == len(row) <= LISTED for row in listed)
 
 

@@ -102,8 +102,8 @@ def test_the_covariance_is_the_inverse_of_the_curvature() -> None:
             a, b = np.eye(size)[i] * h, np.eye(size)[j] * h
             ends = [brute_loss(votes, 3.0, theta + s * a + t * b) * s * t for s in (1, -1) for t in (1, -1)]
             curvature[i, j] = sum(ends) / (4 * h * h)
-    found = np.linalg.inv(logit.posterior_covariance(patterns, 3.0, theta))
-    np.testing.assert_allclose(found, curvature, rtol=2e-2, atol=2e-2)
+    inverse = np.linalg.inv(logit.posterior_covariance(patterns, 3.0, theta))
+    np.testing.assert_allclose(inverse, curvature, rtol=2e-2, atol=2e-2)
 
 
 def test_excluding_all_but_one_label_is_the_same_as_knowing_it() -> None:

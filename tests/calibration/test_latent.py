@@ -111,9 +111,9 @@ def test_pictures_that_are_moved_alike_have_a_narrow_band_and_others_a_wide_one(
 
 @given(st.floats(0.02, 200))
 def test_gaussian_noise_is_found_to_be_gaussian_of_the_right_size(a: float) -> None:
-    found = closest_normal(ndtr(GRID / a))
-    assert found.a == pytest.approx(a, rel=1e-3)
-    assert found.ks < 1e-4
+    normal = closest_normal(ndtr(GRID / a))
+    assert normal.a == pytest.approx(a, rel=1e-3)
+    assert normal.ks < 1e-4
 
 
 def test_the_distance_to_a_gaussian_is_the_widest_gap() -> None:
@@ -124,19 +124,26 @@ def test_the_distance_to_a_gaussian_is_the_widest_gap() -> None:
 @pytest.mark.parametrize("side", [1.0, -1.0])
 def test_the_shape_says_on_which_side_the_long_tail_is(side: float) -> None:
     samples = side * (np.random.default_rng(2).gamma(1.0, 1.5, (100, 500)) - 1.5)
-    found = shape(Cumulatives.count(samples).mean())
-    assert found.mean == pytest.approx(samples.mean(), abs=0.01)
-    assert found.deviation == pytest.approx(samples.std(), rel=0.01)
-    assert found.skewness == pytest.approx(skew(samples.ravel()), rel=0.01)
-    assert found.kurtosis == pytest.approx(kurtosis(samples.ravel()), rel=0.02)
-    long, short = (found.right, found.left) if side > 0 else (found.left, found.right)
+    described = shape(Cumulatives.count(samples).mean())
+    assert described.mean == pytest.approx(samples.mean(), abs=0.01)
+    assert described.deviation == pytest.approx(samples.std(), rel=0.01)
+    assert described.skewness == pytest.approx(skew(samples.ravel()), rel=0.01)
+    assert described.kurtosis == pytest.approx(kurtosis(samples.ravel()), rel=0.02)
+    long, short = (described.right, described.left) if side > 0 else (described.left, described.right)
     assert long > 1.5
     assert short < 1.0
 
 
 def test_the_shape_of_a_gaussian_is_that_of_a_gaussian() -> None:
-    found = shape(ndtr(GRID / 3.0))
-    figures = [found.mean, found.deviation / 3, found.skewness, found.kurtosis, found.left, found.right]
+    described = shape(ndtr(GRID / 3.0))
+    figures = [
+        described.mean,
+        described.deviation / 3,
+        described.skewness,
+        described.kurtosis,
+        described.left,
+        described.right,
+    ]
     assert figures == pytest.approx([0, 1, 0, 0, 1, 1], abs=2e-3)
 
 
@@ -176,16 +183,16 @@ def test_what_is_kept_of_a_cumulative_begins_and_ends_with_the_noise() -> None:
 def test_a_reading_is_what_the_formulas_say() -> None:
     head = Head(np.array([[1.0, 0.0, 2.0], [0.0, 1.0, -1.0]]), np.array([0.5, 0.0, 0.0]))
     base, views = np.array([3.0, 1.0]), np.array([[3.0, 1.0], [1.0, 1.0], [0.0, 4.0]])
-    found = read(head, base, views)
+    reading = read(head, base, views)
     # The logits are 3.5, 1 and 5, so A = 2 and B = 0; w = (1, −1) and b = −0.5.
-    assert (found.label, found.margin) == (2, 1.5)
-    assert found.labels.tolist() == [2, 0, 1]
-    assert found.noise.tolist() == [0.0, -2.0, -6.0]
+    assert (reading.label, reading.margin) == (2, 1.5)
+    assert reading.labels.tolist() == [2, 0, 1]
+    assert reading.noise.tolist() == [0.0, -2.0, -6.0]
 
 
 def test_a_tie_goes_to_the_first_label_for_the_picture_and_its_views_alike() -> None:
-    found = read(Head(np.eye(3), np.zeros(3)), np.array([1.0, 1.0, 0.0]), np.array([[1.0, 1.0, 0.0]]))
-    assert (found.label, found.margin, found.labels.tolist()) == (0, 0.0, [0])
+    reading = read(Head(np.eye(3), np.zeros(3)), np.array([1.0, 1.0, 0.0]), np.array([[1.0, 1.0, 0.0]]))
+    assert (reading.label, reading.margin, reading.labels.tolist()) == (0, 0.0, [0])
 
 
 def test_the_error_of_a_curve_is_its_distance_to_the_models_own_probabilities() -> None:

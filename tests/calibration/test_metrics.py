@@ -358,13 +358,13 @@ def test_the_debiased_error_does_not_grow_where_pictures_are_few() -> None:
 @given(answers(smallest=3))
 def test_smooth_ece_is_the_integral_that_defines_it(data: tuple[Floats, Bools]) -> None:
     confidence, correct = data
-    found = metrics.ece_smooth(confidence, correct)
-    if found < 0.005:
+    ece = metrics.ece_smooth(confidence, correct)
+    if ece < 0.005:
         return
     t = (np.arange(4000) + 0.5) / 4000
     away = [t[:, None] - sign * confidence - 2 * turn for sign in (1, -1) for turn in (-1, 0, 1, 2)]
-    kernel = sum(np.exp(-(each**2) / (2 * found**2)) for each in away) / np.sqrt(2 * np.pi) / found
-    assert np.abs((kernel * (correct - confidence)).mean(axis=1)).mean() == pytest.approx(found, abs=5e-4)
+    kernel = sum(np.exp(-(each**2) / (2 * ece**2)) for each in away) / np.sqrt(2 * np.pi) / ece
+    assert np.abs((kernel * (correct - confidence)).mean(axis=1)).mean() == pytest.approx(ece, abs=5e-4)
 
 
 def test_smooth_ece_is_near_that_of_relplot() -> None:

@@ -80,8 +80,8 @@ def test_scores_help_on_pictures_that_taught_nothing(listed: int, views: int) ->
     votes = world(views=views, listed=listed)
     fit, test = (votes.take(half) for half in HALF)
     assert brier(Jury(), fit, test) < brier(Jury(), fit.label_only(), test.label_only()) - 0.015
-    found = crossfit.outcome(Jury().fit(fit), test)
-    assert metrics.ece(found.confidence, found.correct) < 0.06
+    outcome = crossfit.outcome(Jury().fit(fit), test)
+    assert metrics.ece(outcome.confidence, outcome.correct) < 0.06
 
 
 def test_one_query_with_its_score_ranks_where_a_label_alone_cannot() -> None:

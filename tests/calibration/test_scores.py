@@ -40,12 +40,16 @@ def test_votes_without_scores_have_no_evidence() -> None:
 
 
 def test_lists_become_arrays_and_come_back() -> None:
-    found = votes()
-    assert found.evidence is not None
-    assert found.evidence.labels[0].tolist() == [[0, 1], [0, UNLISTED], [1, 2]]
-    assert [[label for label, _ in ranked] for ranked in found.lists()[0]] == [["cat", "dog"], ["cat"], ["dog", "ox"]]
-    assert found.lists()[0][0][0][1] == pytest.approx(0.9)
-    assert found.lists()[2] == ((), (), ())
+    ranked_votes = votes()
+    assert ranked_votes.evidence is not None
+    assert ranked_votes.evidence.labels[0].tolist() == [[0, 1], [0, UNLISTED], [1, 2]]
+    assert [[label for label, _ in ranked] for ranked in ranked_votes.lists()[0]] == [
+        ["cat", "dog"],
+        ["cat"],
+        ["dog", "ox"],
+    ]
+    assert ranked_votes.lists()[0][0][0][1] == pytest.approx(0.9)
+    assert ranked_votes.lists()[2] == ((), (), ())
 
 
 def test_a_part_of_the_votes_has_the_same_part_of_the_lists() -> None:
@@ -110,11 +114,11 @@ def test_what_a_classifier_lists_reaches_the_votes_and_the_ledger(tmp_path: Path
     images = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3), np.uint8)
     for _ in range(2):
         with Model(classify, ledger=str(tmp_path / "ledger.db")) as model:
-            found = model.ask(images, views="mirror").votes
+            collected_votes = model.ask(images, views="mirror").votes
             sent = model.asked.sent
-        assert found.evidence is not None
-        assert found.evidence.labels.shape == (4, 2, 2)
-        np.testing.assert_allclose(found.evidence.scores.sum(axis=2), 1.0, rtol=1e-5)
+        assert collected_votes.evidence is not None
+        assert collected_votes.evidence.labels.shape == (4, 2, 2)
+        np.testing.assert_allclose(collected_votes.evidence.scores.sum(axis=2), 1.0, rtol=1e-5)
     assert sent == 0  # the second time all lists came from the ledger
 
 

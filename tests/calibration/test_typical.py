@@ -56,8 +56,8 @@ def test_few_labels_gain_and_many_do_not_lose() -> None:
 
     def brier(labels: int, pictures: float) -> float:
         with patch.object(typical, "PICTURES", pictures):
-            found = [Jury().fit(world(labels, seed=10 + seed)).distribution(test) for seed in range(4)]
-        return float(np.mean([each.brier(test.truths) for each in found]))
+            distributions = [Jury().fit(world(labels, seed=10 + seed)).distribution(test) for seed in range(4)]
+        return float(np.mean([each.brier(test.truths) for each in distributions]))
 
     assert brier(20, typical.PICTURES) < brier(20, 0.0) - 0.003
     assert brier(2000, typical.PICTURES) == pytest.approx(brier(2000, 0.0), abs=5e-4)

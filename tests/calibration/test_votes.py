@@ -238,7 +238,7 @@ def test_numbers_and_their_texts_are_the_same_votes(rows: Table) -> None:
     numbers = [[number[view] for view in row] for row in views]
     masked = np.array([[-1 if code is None else code for code in row] for row in numbers], np.int64)
     told = [number[truth] for truth in truths]
-    found = [
+    spellings = [
         Votes.from_labels([number[label] for label in base], numbers, told, [0, 2, 3, 10]),
         Votes.from_labels(np.array([number[label] for label in base], np.uint8), masked, np.array(told), range(11)),
         Votes.from_labels(
@@ -248,8 +248,8 @@ def test_numbers_and_their_texts_are_the_same_votes(rows: Table) -> None:
             ["0", "2", "3", "10"],
         ),
     ]
-    assert spelt(found[0]) == spelt(found[1]) == spelt(found[2])
-    assert found[0].words == found[1].words == found[2].words
+    assert spelt(spellings[0]) == spelt(spellings[1]) == spelt(spellings[2])
+    assert spellings[0].words == spellings[1].words == spellings[2].words
 
 
 def test_views_that_were_not_asked_are_none_empty_or_minus_one() -> None:

@@ -94,21 +94,21 @@ MODERATED = [
 
 async def check_signature(request: web.Request) -> None:
     """As AWS does: sign what arrived, with the headers that the request says it signed."""
-    found = re.fullmatch(
+    header = re.fullmatch(
         r"AWS4-HMAC-SHA256 Credential=(?P<key>\w+)/\d+/(?P<region>[\w-]+)/(?P<service>\w+)/aws4_request, "
         r"SignedHeaders=(?P<names>[\w;-]+), Signature=(?P<signature>\w+)",
         request.headers["authorization"],
     )
-    assert found
-    names = found["names"].split(";")
+    assert header
+    names = header["names"].split(";")
     assert {"content-type", "host", "x-amz-date"} <= {*names}
     headers = {name: request.headers[name] for name in names}
     again = AWSRequest("POST", str(request.url), headers, await request.read())
     again.context["timestamp"] = request.headers["x-amz-date"]
-    signer = SigV4Auth(Credentials(found["key"], SECRET), found["service"], found["region"])
+    signer = SigV4Auth(Credentials(header["key"], SECRET), header["service"], header["region"])
     text = signer.string_to_sign(again, signer.canonical_request(again))
-    assert (found["key"], found["region"]) == ("AKIAIOSFODNN7EXAMPLE", "eu-west-1")
-    assert signer.signature(text, again) == found["signature"]
+    assert (header["key"], header["region"]) == ("AKIAIOSFODNN7EXAMPLE", "eu-west-1")
+    assert signer.signature(text, again) == header["signature"]
 
 
 def routes() -> web.RouteTableDef:
@@ -121,11 +121,11 @@ def routes() -> web.RouteTableDef:
         asked = json.loads(await request.read())
         file = base64.b64decode(asked["Image"]["Bytes"])
         operation = request.headers["x-amz-target"].partition(".")[2]
-        found = {"Name": label_of_file(file), "Confidence": 91.5}
+        tag = {"Name": label_of_file(file), "Confidence": 91.5}
         less = [{"Name": name, "Confidence": 40.0} for name in ("Clothing", "Apparel")]
         body = {
-            "DetectLabels": {"Labels": [*less, found]},
-            "DetectCustomLabels": {"CustomLabels": [*less, found]},
+            "DetectLabels": {"Labels": [*less, tag]},
+            "DetectCustomLabels": {"CustomLabels": [*less, tag]},
             "DetectModerationLabels": {"ModerationLabels": MODERATED, "ModerationModelVersion": "7.0"},
         }
         return web.json_response(body[operation], content_type="application/x-amz-json-1.1")

@@ -159,17 +159,17 @@ def test_a_batch_is_sent_found_watched_and_read(
             replica.take(f"later {n}", "", []).ended = True
         assert await api.find(sought) == remote
         assert (await api.state(remote)).ended
-        found = await api.results(remote)
+        results = await api.results(remote)
         await api.close()
-        return found
+        return results
 
-    found = asyncio.run(work())
-    assert len({line.id for line in found}) == 40
-    fates = {line.fate for line in found}
+    results = asyncio.run(work())
+    assert len({line.id for line in results}) == 40
+    fates = {line.fate for line in results}
     assert Fate.ANSWERED in fates
     assert Fate.TRANSIENT in fates
     assert fates <= {Fate.ANSWERED, Fate.TRANSIENT, Fate.EXPIRED}
-    assert all(json.loads(line.body) for line in found if line.fate is Fate.ANSWERED)
+    assert all(json.loads(line.body) for line in results if line.fate is Fate.ANSWERED)
 
 
 ODD: tuple[object, ...] = (None, "", "x", -1, 10**400, 1e308, [], {}, [[]], {"id": 7}, True)

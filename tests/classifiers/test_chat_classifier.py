@@ -354,6 +354,6 @@ def test_the_strings_in_the_guide_connect(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_every_interface_stands_in_the_guide() -> None:
-    found = {text.partition('"')[2].partition('"')[0] for text in DESCRIPTION.findall(GUIDE)}
-    assert found == {"openai", "anthropic", "gemini"}
+    described = {text.partition('"')[2].partition('"')[0] for text in DESCRIPTION.findall(GUIDE)}
+    assert described == {"openai", "anthropic", "gemini"}
     assert len(DESCRIPTION.findall(GUIDE)) == 5

@@ -88,10 +88,10 @@ class Row(NamedTuple):
 
 
 def rows() -> list[Row]:
-    found = re.findall(r"^\| (\d+) \| ([^|]*) \|([^|]*)\| ([^|]*) \|$", PAGE, re.MULTILINE)
+    table = re.findall(r"^\| (\d+) \| ([^|]*) \|([^|]*)\| ([^|]*) \|$", PAGE, re.MULTILINE)
     return [
         Row(int(number), end, said.strip()[1:-1].replace("\\n", "\n"), re.findall(r"`([^`]*)`|(\w+)", becomes))
-        for number, end, said, becomes in found
+        for number, end, said, becomes in table
     ]
 
 

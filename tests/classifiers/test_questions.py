@@ -65,7 +65,7 @@ def test_over_many_pictures_every_label_stands_in_each_third_equally_often(numbe
     places = np.array([LabelOrder(digest, number).permuted(range(count)) for digest in DIGESTS]).argsort(axis=1)
     thirds = np.stack([(places * 3 // count == third).sum(axis=0) for third in range(3)])
     expected = np.bincount(np.arange(count) * 3 // count) * len(DIGESTS) / count
-    chances = [stats.chisquare(found, expected).pvalue for found in thirds.T]
+    chances = [stats.chisquare(counts, expected).pvalue for counts in thirds.T]
     assert min(chances) > 0.001 / count
 
 
@@ -92,14 +92,14 @@ def test_pictures_and_numbers_have_their_own_orders() -> None:
 
 def bodies() -> dict[str, str]:
     """A digest of all that each question sends but its picture."""
-    found = {}
+    digests = {}
     for vendor in VENDORS:
         classifier = connected(vendor)
         for view in ASKED.split():
             body = classifier.prepare_as(pictures()[0], phrased(view)).body
             body = re.sub(rb"[A-Za-z0-9+/]{200,}=*", b"PICTURE", body)
-            found[f"{vendor} {view}"] = hashlib.sha256(body).hexdigest()[:16]
-    return found
+            digests[f"{vendor} {view}"] = hashlib.sha256(body).hexdigest()[:16]
+    return digests
 
 
 def test_the_same_question_gives_the_same_bytes_on_every_machine() -> None:

@@ -15,7 +15,7 @@ from looktwice.classifiers.transport import Garbled
 LIST = Paths(label="found[].name", score="found[].p")
 
 
-def found(*pairs: tuple[object, object]) -> dict[str, object]:
+def listed(*pairs: tuple[object, object]) -> dict[str, object]:
     return {"found": [{"name": name, "p": p} for name, p in pairs]}
 
 
@@ -33,19 +33,19 @@ def found(*pairs: tuple[object, object]) -> dict[str, object]:
         (Paths(), {"label": "#1"}, Found("##1", None)),
         (
             LIST,
-            found(("cat", 0.2), ("dog", 0.7), ("ox", 0.7)),
+            listed(("cat", 0.2), ("dog", 0.7), ("ox", 0.7)),
             Found("dog", 0.7, (("dog", 0.7), ("ox", 0.7), ("cat", 0.2))),
         ),
-        (LIST, found(("cat", 0.2), ([], 0.1), ("ox", 0.7)), Found("ox", 0.7, (("ox", 0.7), ("cat", 0.2)))),
+        (LIST, listed(("cat", 0.2), ([], 0.1), ("ox", 0.7)), Found("ox", 0.7, (("ox", 0.7), ("cat", 0.2)))),
         (Paths(), {"label": True}, Found("true", None)),
         (Paths(label="nsfw", rename={"false": "safe"}), {"nsfw": False}, Found("false", None)),
-        (LIST, found(("cat", False), ("dog", True)), Found("dog", 1.0, (("dog", 1.0), ("cat", 0.0)))),
-        (LIST, found(("cat", "UNKNOWN"), ("ox", "POSSIBLE")), Found("ox", 0.5, (("ox", 0.5), ("cat", None)))),
+        (LIST, listed(("cat", False), ("dog", True)), Found("dog", 1.0, (("dog", 1.0), ("cat", 0.0)))),
+        (LIST, listed(("cat", "UNKNOWN"), ("ox", "POSSIBLE")), Found("ox", 0.5, (("ox", 0.5), ("cat", None)))),
         (Paths(label="joy", score="p"), {"joy": "yes", "p": "VERY_LIKELY"}, Found("yes", 0.95)),
         (Paths(label="name", score="p"), {"name": "cat", "p": "0.93"}, Found("cat", 0.93)),
         (Paths(score="p"), {"p": ["1e-1", "9E-1"]}, Found("#1", 0.9, (("#1", 0.9), ("#0", 0.1)))),
-        (LIST, found(), Found(NO_LABEL, None)),
-        (LIST.model_copy(update={"empty": "∅ nothing"}), found(), Found(NO_LABEL, None)),
+        (LIST, listed(), Found(NO_LABEL, None)),
+        (LIST.model_copy(update={"empty": "∅ nothing"}), listed(), Found(NO_LABEL, None)),
     ],
 )
 def test_the_label_that_counts_is_found(paths: Paths, said: object, told: Found) -> None:
@@ -62,10 +62,10 @@ def test_the_label_that_counts_is_found(paths: Paths, said: object, told: Found)
         (Paths(), {"label": 2}),
         (Paths(), {"label": -1}),
         (Paths(score="p"), {"p": 0.3}),
-        (LIST, found(("cat", math.nan))),
-        (LIST, found(("cat", "nan"))),
-        (LIST, found(("cat", "93 %"))),
-        (LIST, found(("cat", None), ("dog", 0.5))),
+        (LIST, listed(("cat", math.nan))),
+        (LIST, listed(("cat", "nan"))),
+        (LIST, listed(("cat", "93 %"))),
+        (LIST, listed(("cat", None), ("dog", 0.5))),
         (Paths(error="error"), {"error": "no credit", "label": "cat"}),
         (Paths(label="abs(label)"), {"label": "cat"}),
     ],
@@ -86,8 +86,8 @@ TAGS = Paths(label="keys(tags)", score="values(tags)", answer="tags")
 @pytest.mark.parametrize(
     ("paths", "said", "told"),
     [
-        (LIST.model_copy(update={"answer": "tags"}), found(("cat", 0.2)), Found("cat", 0.2, (("cat", 0.2),))),
-        (LIST.model_copy(update={"answer": "tags"}), found(), Found(NO_LABEL, None)),
+        (LIST.model_copy(update={"answer": "tags"}), listed(("cat", 0.2)), Found("cat", 0.2, (("cat", 0.2),))),
+        (LIST.model_copy(update={"answer": "tags"}), listed(), Found(NO_LABEL, None)),
         (Paths(label="names", answer="tags"), {"names": ["cat"]}, Found("cat", None, (("cat", None),))),
         (TAGS, {"tags": {"a": 0.1, "b": 0.9}}, Found("b", 0.9, (("b", 0.9), ("a", 0.1)))),
         (TAGS, {"tags": {"a": False, "b": True}}, Found("b", 1.0, (("b", 1.0), ("a", 0.0)))),

@@ -97,7 +97,7 @@ ONE_LINE = [name for name in SPELLINGS if "over lines" not in name]
 def traces(text: str, key: str) -> list[str]:
     """The spellings of which half or more can be read in a text."""
     said = "".join(text.split()).lower()
-    found = []
+    spellings = []
     for name, spell in SPELLINGS.items():
         for form in (spell(key), _json(spell(key))):
             whole = "".join(form.split()).lower()
@@ -106,8 +106,8 @@ def traces(text: str, key: str) -> list[str]:
             if not any(whole[start : start + block] in said for start in range(0, len(whole) - block + 1, block)):
                 continue
             if any(whole[start : start + half] in said for start in range(len(whole) - half + 1)):
-                found.append(name)
-    return found
+                spellings.append(name)
+    return spellings
 
 
 # Every connector ---------------------------------------------------------------------------------------------------

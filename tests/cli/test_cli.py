@@ -318,11 +318,11 @@ def test_a_fit_says_the_same_twice(tmp_path: Path) -> None:
         "profile.json",
         "--json",
     )
-    found = []
+    fits = []
     for seed in (0, 0, 1):
         done = run(*words, "--views", "gaussian:0.1*2 elastic:50,5*2", "--seed", seed, cwd=tmp_path)
-        found.append((done.stdout, (tmp_path / "profile.json").read_bytes()))
-    assert found[0] == found[1] != found[2]
+        fits.append((done.stdout, (tmp_path / "profile.json").read_bytes()))
+    assert fits[0] == fits[1] != fits[2]
 
 
 def test_the_package_is_run_as_the_command_is() -> None:

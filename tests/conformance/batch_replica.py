@@ -226,12 +226,12 @@ class BatchReplica:
             return web.json_response(self._openai_batch(batch))
 
         async def batches(request: web.Request) -> web.Response:
-            found = list(reversed(self.batches.values()))
+            newest_first = list(reversed(self.batches.values()))
             after = request.query.get("after")
-            start = 1 + [each.id for each in found].index(after) if after else 0
+            start = 1 + [each.id for each in newest_first].index(after) if after else 0
             size = int(request.query.get("limit", 20))
-            page = [self._openai_batch(each) for each in found[start : start + size]]
-            return web.json_response({"object": "list", "data": page, "has_more": len(found) > start + size})
+            page = [self._openai_batch(each) for each in newest_first[start : start + size]]
+            return web.json_response({"object": "list", "data": page, "has_more": len(newest_first) > start + size})
 
         async def batch(request: web.Request) -> web.Response:
             return web.json_response(self._openai_batch(self.look(self.batches[request.match_info["id"]])))
@@ -280,20 +280,20 @@ class BatchReplica:
             return web.json_response(self._anthropic_batch(self.take("", "", lines), request))
 
         async def batches(request: web.Request) -> web.Response:
-            found = list(reversed(self.batches.values()))
+            newest_first = list(reversed(self.batches.values()))
             after = request.query.get("after_id")
-            start = 1 + [each.id for each in found].index(after) if after else 0
+            start = 1 + [each.id for each in newest_first].index(after) if after else 0
             size = int(request.query.get("limit", 20))
-            page = [self._anthropic_batch(each, request) for each in found[start : start + size]]
+            page = [self._anthropic_batch(each, request) for each in newest_first[start : start + size]]
             ids = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {}
-            return web.json_response({"data": page, "has_more": len(found) > start + size, **ids})
+            return web.json_response({"data": page, "has_more": len(newest_first) > start + size, **ids})
 
         async def batch(request: web.Request) -> web.Response:
             return web.json_response(self._anthropic_batch(self.look(self.batches[request.match_info["id"]]), request))
 
         async def results(request: web.Request) -> web.Response:
-            found = self.batches[request.match_info["id"]]
-            lines = [*found.results, *found.errors]
+            batch = self.batches[request.match_info["id"]]
+            lines = [*batch.results, *batch.errors]
             random.Random(self.faults.seed).shuffle(lines)
             return web.Response(body="\n".join(map(json.dumps, lines)).encode(), content_type="application/x-jsonl")
 
@@ -355,11 +355,11 @@ class BatchReplica:
             return web.json_response(self._gemini_batch(self.take(asked["displayName"], file, lines)))
 
         async def batches(request: web.Request) -> web.Response:
-            found = list(reversed(self.batches.values()))
+            newest_first = list(reversed(self.batches.values()))
             start = int(request.query.get("pageToken") or 0)
             size = int(request.query.get("pageSize", 50))
-            page = [self._gemini_batch(each) for each in found[start : start + size]]
-            more = {"nextPageToken": str(start + size)} if len(found) > start + size else {}
+            page = [self._gemini_batch(each) for each in newest_first[start : start + size]]
+            more = {"nextPageToken": str(start + size)} if len(newest_first) > start + size else {}
             return web.json_response({"operations": page, **more})
 
         async def batch(request: web.Request) -> web.Response:

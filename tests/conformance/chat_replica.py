@@ -246,7 +246,7 @@ def in_camel_case(value: Any) -> Any:
         return [in_camel_case(item) for item in value]
     if not isinstance(value, dict):
         return value
-    return {re.sub("_(.)", lambda found: found[1].upper(), name): in_camel_case(item) for name, item in value.items()}
+    return {re.sub("_(.)", lambda letter: letter[1].upper(), name): in_camel_case(item) for name, item in value.items()}
 
 
 def _parts(content: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:

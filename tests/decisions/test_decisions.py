@@ -61,15 +61,15 @@ NESTED = World([0.995, 0.98, 0.97, 0.95, 0.92, 0.8], [0.04, 0.06, 0.1, 0.2, 0.3,
 @pytest.mark.parametrize("world", [CALIBRATED, OVERCONFIDENT, UPSIDE_DOWN, JUST_TOO_BAD, NESTED])
 def test_thresholds_break_their_guarantee_no_more_often_than_stated(world: World) -> None:
     rng = np.random.default_rng(0)
-    found = [risk.threshold(*world.draw(2000, rng), max_error=0.02, level=0.9) for _ in range(600)]
-    broken = np.mean([level is not None and world.error_above(level) > 0.02 for level in found])
+    thresholds = [risk.threshold(*world.draw(2000, rng), max_error=0.02, level=0.9) for _ in range(600)]
+    broken = np.mean([level is not None and world.error_above(level) > 0.02 for level in thresholds])
     assert broken <= 0.1 + slack(0.1, 600)
 
 
 def test_the_risk_that_was_granted_is_used_and_not_hoarded() -> None:
     rng = np.random.default_rng(1)
-    found = [risk.threshold(*NESTED.draw(2000, rng), max_error=0.02, level=0.9) for _ in range(600)]
-    assert np.mean([level is not None for level in found]) > 0.01
+    thresholds = [risk.threshold(*NESTED.draw(2000, rng), max_error=0.02, level=0.9) for _ in range(600)]
+    assert np.mean([level is not None for level in thresholds]) > 0.01
 
 
 def test_a_threshold_takes_what_can_be_promised_and_little_less() -> None:
@@ -426,8 +426,10 @@ def test_claims_by_class_hold_together(
     unsafe = population.predicted == "unsafe"
     broken, shares, seen = 0, [], []
     for _ in range(200):
-        found = risk.thresholds(claims, moderated(1500, rng), 0.9, basis)
-        accepted = population.confidence >= np.where(unsafe, found.for_label("unsafe"), found.for_label("safe"))
+        thresholds = risk.thresholds(claims, moderated(1500, rng), 0.9, basis)
+        accepted = population.confidence >= np.where(
+            unsafe, thresholds.for_label("unsafe"), thresholds.for_label("safe")
+        )
         rates = []
         for claim, about, against in parts:
             rests = about if claim.kind == "miss" else about & accepted
@@ -445,19 +447,19 @@ def test_claims_by_class_hold_together(
 def test_a_stricter_miss_keeps_to_thresholds_that_were_tested() -> None:
     answers = moderated(3000, np.random.default_rng(1))
     claims = risk.claims({"*": 0.1}, {"unsafe": 0.02})
-    found, level = risk.thresholds(claims, answers, 0.95), risk.level_of_each(0.95, 2)
+    thresholds, level = risk.thresholds(claims, answers, 0.95), risk.level_of_each(0.95, 2)
     alone = risk.threshold(answers.confidence, answers.correct, 0.1, level)
     missed = answers.confidence[(answers.truth == "unsafe") & (answers.predicted != "unsafe")]
     least = risk.miss_threshold(missed, int((answers.truth == "unsafe").sum()), 0.02, level)
     assert alone is not None
     assert least is not None
-    assert found.for_label("unsafe") == alone < least <= found.for_label("safe")
-    assert found.for_label("safe") == risk.threshold(answers.confidence, answers.correct, 0.1, level, least)
+    assert thresholds.for_label("unsafe") == alone < least <= thresholds.for_label("safe")
+    assert thresholds.for_label("safe") == risk.threshold(answers.confidence, answers.correct, 0.1, level, least)
 
 
 def test_what_has_no_bound_is_never_accepted_beside_what_has_one() -> None:
-    found = risk.thresholds(risk.claims({"unsafe": 0.2}), moderated(2000, np.random.default_rng(2)), 0.9)
-    assert found.for_label("unsafe") < risk.NEVER == found.for_label("safe")
+    thresholds = risk.thresholds(risk.claims({"unsafe": 0.2}), moderated(2000, np.random.default_rng(2)), 0.9)
+    assert thresholds.for_label("unsafe") < risk.NEVER == thresholds.for_label("safe")
 
 
 @pytest.mark.slow
@@ -469,7 +471,7 @@ def test_as_many_labels_as_are_missing_make_a_claim_four_times_out_of_five() -> 
             missing = planning.missing_labels([ClaimTest(claims, moderated(400, rng), 0.95)])
             assert missing is not None
             later = [risk.thresholds(claims, moderated(400 + missing, rng), 0.95) for _ in range(10)]
-            made.append(np.mean([max(found.by_label.values()) < risk.NEVER for found in later]))
+            made.append(np.mean([max(thresholds.by_label.values()) < risk.NEVER for thresholds in later]))
         assert np.mean(made) > 0.7
         assert planning.missing_labels([ClaimTest(claims, moderated(20_000, rng), 0.95)]) == 0
 
@@ -483,11 +485,11 @@ def test_an_estimate_is_right_on_average_and_its_interval_holds_the_error() -> N
 
     population, errors, inside = draw(200_000), [], []
     for _ in range(200):
-        found = risk.estimate(*draw(300), 0.05)
-        assert found is not None
-        error = (~population[1][population[0] >= found.threshold]).mean()
+        estimate = risk.estimate(*draw(300), 0.05)
+        assert estimate is not None
+        error = (~population[1][population[0] >= estimate.threshold]).mean()
         errors.append(error)
-        inside.append(found.low <= error <= found.high)
+        inside.append(estimate.low <= error <= estimate.high)
     assert np.mean(errors) == pytest.approx(0.05, abs=0.01)
     assert np.mean(inside) > 0.9
     assert risk.estimate(np.zeros(0), np.zeros(0, bool), 0.05) is None

@@ -54,9 +54,9 @@ def test_false_alarms_are_no_more_often_than_the_rate_says() -> None:
         known = AnswerKinds.fit(drawn(rng, 400))
         assert known is not None
         shares.append((known.p_values(drawn(rng, 400))[:, None] <= rates).mean(axis=0))
-    found, error = np.mean(shares, axis=0), np.std(shares, axis=0) / np.sqrt(len(shares))
-    assert (found <= rates + 3 * error).all()
-    assert (found >= rates / 2).all()
+    mean, error = np.mean(shares, axis=0), np.std(shares, axis=0) / np.sqrt(len(shares))
+    assert (mean <= rates + 3 * error).all()
+    assert (mean >= rates / 2).all()
 
 
 def test_few_labelled_pictures_tell_nothing() -> None:

@@ -39,9 +39,9 @@ def clothes() -> Floats:
 
 @cache
 def known() -> Familiarity:
-    found = Familiarity.fit(clothes()[:1000])
-    assert found is not None
-    return found
+    familiarity = Familiarity.fit(clothes()[:1000])
+    assert familiarity is not None
+    return familiarity
 
 
 def photo(width: int = 500, height: int = 375) -> Pixels:
@@ -60,9 +60,9 @@ def told(pixels: Pixels) -> dict[str, float]:
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 2**32 - 1))
 def test_every_picture_has_finite_numbers(height: int, width: int, seed: int) -> None:
-    found = descriptor(np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8))
-    assert found.shape == (len(NAMES),)
-    assert np.isfinite(found).all()
+    numbers = descriptor(np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8))
+    assert numbers.shape == (len(NAMES),)
+    assert np.isfinite(numbers).all()
 
 
 @pytest.mark.parametrize("shape", [(1, 3000), (3000, 1), (1500, 2000), (257, 256)])
@@ -101,9 +101,9 @@ def test_false_alarms_are_as_often_as_the_rate_says() -> None:
     rng, pictures, shares = np.random.default_rng(0), clothes(), []
     for _ in range(30):
         mixed = rng.permutation(len(pictures))
-        found = Familiarity.fit(pictures[mixed[:600]])
-        assert found is not None
-        p_values = found.p_values(pictures[mixed[600:]])
+        familiarity = Familiarity.fit(pictures[mixed[:600]])
+        assert familiarity is not None
+        p_values = familiarity.p_values(pictures[mixed[600:]])
         shares.append([(p_values <= rate).mean() for rate in (0.01, 0.05, 0.5)])
     # Over splits the mean is at most the rate, and at least the rate less one step of the count.
     for share, rate in zip(np.mean(shares, axis=0), (0.01, 0.05, 0.5), strict=True):
@@ -136,9 +136,9 @@ def test_few_labelled_pictures_still_tell_what_is_far_away() -> None:
 
 def test_a_copy_of_a_neighbour_is_as_familiar_as_can_be() -> None:
     same = np.full((28, 28, 3), 9, np.uint8)
-    found = Familiarity.fit(np.stack([descriptor(same)] * 40))
-    assert found is not None
-    near, far = found.p_values(np.stack([descriptor(same), descriptor(photo())]))
+    familiarity = Familiarity.fit(np.stack([descriptor(same)] * 40))
+    assert familiarity is not None
+    near, far = familiarity.p_values(np.stack([descriptor(same), descriptor(photo())]))
     assert (near, far < 1e-6) == (1.0, True)
 
 
@@ -148,9 +148,9 @@ def test_a_few_odd_labelled_pictures_do_not_make_another_size_familiar() -> None
     sepia = [(pixels * np.array([1.0, 0.95, 0.85])).astype(np.uint8) for pixels in shown]
     other = np.stack([descriptor(pixels) for pixels in wide + sepia])
     for seed in (0, 4, 11, 21):  # in all but the first, a few clothes fill their picture and hardly a neighbour does
-        found = Familiarity.fit(clothes()[np.random.default_rng(seed).permutation(len(clothes()))[:1000]])
-        assert found is not None
-        assert (found.p_values(other) <= 0.005).mean() >= 0.99
+        familiarity = Familiarity.fit(clothes()[np.random.default_rng(seed).permutation(len(clothes()))[:1000]])
+        assert familiarity is not None
+        assert (familiarity.p_values(other) <= 0.005).mean() >= 0.99
 
 
 def test_a_larger_copy_is_as_familiar_and_a_smaller_one_is_not() -> None:
@@ -183,10 +183,10 @@ def test_a_stream_of_the_same_kind_raises_no_alarm_and_another_soon_does() -> No
     alarms = 0
     for seed in range(40):
         mixed = np.random.default_rng(seed).permutation(len(clothes()))
-        found = Familiarity.fit(clothes()[mixed[:300]])
-        assert found is not None
-        kinds = [found.kind(p) for p in found.p_values(clothes()[mixed[300:1300]])]
-        alarms += found.drift().update(kinds).alarm
+        familiarity = Familiarity.fit(clothes()[mixed[:300]])
+        assert familiarity is not None
+        kinds = [familiarity.kind(p) for p in familiarity.p_values(clothes()[mixed[300:1300]])]
+        alarms += familiarity.drift().update(kinds).alarm
     assert alarms <= 3  # 1 % of 40, and chance
     blurred = [cv2.GaussianBlur(picture.image().pixels, (0, 0), 0.7) for picture in find([DEMO / "pictures.npz"])[-60:]]
     p_values = known().p_values(np.stack([descriptor(np.asarray(pixels, np.uint8)) for pixels in blurred]))
@@ -194,9 +194,9 @@ def test_a_stream_of_the_same_kind_raises_no_alarm_and_another_soon_does() -> No
 
 
 def test_the_labelled_pictures_themselves_are_no_shift() -> None:
-    found = Familiarity.fit(clothes()[:300])
-    assert found is not None
-    assert not found.drift().update([found.kind(p) for p in found.p_values(clothes()[:300])]).alarm
+    familiarity = Familiarity.fit(clothes()[:300])
+    assert familiarity is not None
+    assert not familiarity.drift().update([familiarity.kind(p) for p in familiarity.p_values(clothes()[:300])]).alarm
 
 
 def test_new_pictures_after_the_labelled_ones_are_no_shift() -> None:
@@ -246,7 +246,7 @@ def test_the_summary_is_small_and_comes_back_the_same() -> None:
 def test_distances_and_p_values_are_those_worked_out_by_hand() -> None:
     neighbours, new = clothes()[:30], clothes()[1000:1040]
     packed = base64.b64encode(neighbours.astype("<f4").tobytes()).decode()
-    found = Familiarity.model_validate({"neighbours": packed, "distances": [1.0, 2.0, 3.0]})
+    familiarity = Familiarity.model_validate({"neighbours": packed, "distances": [1.0, 2.0, 3.0]})
     unit = np.maximum(neighbours.std(axis=0), LEAST_UNITS)
     scaled = neighbours / unit
     variance = scaled.var(axis=0)
@@ -254,10 +254,10 @@ def test_distances_and_p_values_are_those_worked_out_by_hand() -> None:
     between = new[:, None] / unit - scaled
     squares = np.einsum("nmi,ij,nmj->nm", between, np.linalg.inv(covariance), between)
     distance = np.sqrt(squares.min(axis=1))
-    assert found.distance(new) == pytest.approx(distance, rel=1e-3)
+    assert familiarity.distance(new) == pytest.approx(distance, rel=1e-3)
     far = distance > 3.0
     assert far.sum() > 5
-    assert found.p_values(new)[far] == pytest.approx((3.0 / distance[far]) ** 4 / 4, rel=1e-2)
+    assert familiarity.p_values(new)[far] == pytest.approx((3.0 / distance[far]) ** 4 / 4, rel=1e-2)
 
 
 @pytest.mark.parametrize(

@@ -54,13 +54,13 @@ def clothes() -> list[Picture]:
 
 
 @pytest.fixture(scope="module")
-def found(model: OnnxModel, clothes: list[Picture]) -> list[Probe]:
+def probed(model: OnnxModel, clothes: list[Picture]) -> list[Probe]:
     return [item for item in probes(model, clothes, VIEWS, DRAWS) if isinstance(item, Probe)]
 
 
 @pytest.fixture(scope="module")
-def survey(found: list[Probe]) -> Survey:
-    return fold(found, VIEWS, DRAWS)
+def survey(probed: list[Probe]) -> Survey:
+    return fold(probed, VIEWS, DRAWS)
 
 
 # The definition
@@ -102,12 +102,12 @@ def test_every_figure_equals_a_slow_direct_computation(
 
 
 def test_the_open_model_is_shown_what_a_closed_one_would_be(
-    clothes: list[Picture], found: list[Probe], model: OnnxModel
+    clothes: list[Picture], probed: list[Probe], model: OnnxModel
 ) -> None:
     engine = engine_for(connect(DEMO / "fashion.toml"))
     collected = asyncio.run(collecting.collect(engine, clothes, Panel.parse(f"rotation:20*{DRAWS}")))
-    assert collected.votes.base.tolist() == [item.readings[1].label for item in found]
-    assert collected.votes.views.tolist() == [item.readings[1].labels.tolist() for item in found]
+    assert collected.votes.base.tolist() == [item.readings[1].label for item in probed]
+    assert collected.votes.views.tolist() == [item.readings[1].labels.tolist() for item in probed]
 
 
 def test_a_photo_is_brought_to_the_working_size_first(model: OnnxModel, tmp_path: Path) -> None:

@@ -199,8 +199,8 @@ def clothes() -> list[Picture]:
 @pytest.fixture(scope="module")
 def chosen(clothes: list[Picture]) -> tuple[pilot.Selection, int]:
     engine = engine_for(connect(MODEL))
-    found = asyncio.run(pilot.ask(engine, clothes, GENERAL, ONLY))
-    return found, engine.progress.sent
+    choice = asyncio.run(pilot.ask(engine, clothes, GENERAL, ONLY))
+    return choice, engine.progress.sent
 
 
 def test_a_pilot_sends_what_was_planned_and_no_more(chosen: tuple[pilot.Selection, int]) -> None:
@@ -210,20 +210,20 @@ def test_a_pilot_sends_what_was_planned_and_no_more(chosen: tuple[pilot.Selectio
 def test_the_pilot_pictures_come_first_and_all_have_their_truth(
     chosen: tuple[pilot.Selection, int], clothes: list[Picture]
 ) -> None:
-    found = chosen[0]
-    assert found.pilot == 100
-    assert found.collected.votes.names == tuple(picture.name for picture in pilot.shuffled(clothes))
+    choice = chosen[0]
+    assert choice.pilot == 100
+    assert choice.collected.votes.names == tuple(picture.name for picture in pilot.shuffled(clothes))
     truths = {picture.name: picture.truth for picture in clothes}
-    assert found.collected.labelled().words == tuple(truths[name] for name in found.collected.votes.names)
+    assert choice.collected.labelled().words == tuple(truths[name] for name in choice.collected.votes.names)
 
 
 def test_the_votes_of_a_choice_are_those_of_asking_the_panel_alone(
     chosen: tuple[pilot.Selection, int], clothes: list[Picture]
 ) -> None:
-    found = chosen[0]
-    alone = asyncio.run(collecting.collect(engine_for(connect(MODEL)), pilot.shuffled(clothes), found.collected.panel))
-    words, own = found.collected.votes.vocabulary, alone.votes.vocabulary
-    assert [[words[c] for c in row] for row in found.collected.votes.views] == [
+    choice = chosen[0]
+    alone = asyncio.run(collecting.collect(engine_for(connect(MODEL)), pilot.shuffled(clothes), choice.collected.panel))
+    words, own = choice.collected.votes.vocabulary, alone.votes.vocabulary
+    assert [[words[c] for c in row] for row in choice.collected.votes.views] == [
         [own[c] for c in row] for row in alone.votes.views
     ]
 
@@ -257,11 +257,11 @@ def test_classes_that_only_truths_of_different_parts_name_are_all_counted() -> N
 def test_the_papers_search_takes_the_best_setting_and_asks_what_it_says(clothes: list[Picture]) -> None:
     engine = engine_for(connect(MODEL))
     grid = Panel.parse("rotation:10 rotation:60").views
-    found, settings = asyncio.run(pilot.search(engine, clothes[:120], grid, draws=3))
+    choice, settings = asyncio.run(pilot.search(engine, clothes[:120], grid, draws=3))
     assert engine.progress.sent <= pilot.search_queries(120, grid, 3) + 60
     best = min(settings, key=lambda setting: setting.brier)
-    assert str(found.collected.panel) == f"{best.view}*3"
-    assert found.pilot == 60
+    assert str(choice.collected.panel) == f"{best.view}*3"
+    assert choice.pilot == 60
 
 
 def test_a_dry_run_shows_the_price_of_each_stage_and_asks_nothing(tmp_path: Path) -> None:

@@ -89,11 +89,11 @@ def test_a_point_is_on_the_frontier_if_nothing_cheaper_is_about_as_good() -> Non
 
 
 def test_the_cheapest_of_about_the_best_within_the_limits_is_chosen() -> None:
-    found = points((1, 0.5), (3, 0.3), (4, 0.3), (9, 0.1))
-    assert choose(found).price == 9
-    assert choose(found, max_price=5).price == 3
-    assert choose(found, max_price=0.5).price == 1
-    assert choose(found, max_queries=0.5).price == 1
+    frontier = points((1, 0.5), (3, 0.3), (4, 0.3), (9, 0.1))
+    assert choose(frontier).price == 9
+    assert choose(frontier, max_price=5).price == 3
+    assert choose(frontier, max_price=0.5).price == 1
+    assert choose(frontier, max_queries=0.5).price == 1
 
 
 def test_a_limit_that_is_just_the_price_of_a_source_allows_it() -> None:
@@ -129,8 +129,8 @@ def test_it_may_say_to_ask_one_source_alone() -> None:
 
 def test_a_limit_holds_on_held_out_pictures_and_more_money_loses_no_more() -> None:
     votes = cascade(300, seed=4)
-    found = candidates(votes, [CHEAP, DEAR]).search()
-    chosen = [choose(found, max_price=limit) for limit in (1.0, 3.0, 5.0, 7.0)]
+    frontier = candidates(votes, [CHEAP, DEAR]).search()
+    chosen = [choose(frontier, max_price=limit) for limit in (1.0, 3.0, 5.0, 7.0)]
     assert all(point.price <= limit for point, limit in zip(chosen, (1.0, 3.0, 5.0, 7.0), strict=True))
     assert all(after.loss <= 1.01 * before.loss for before, after in pairwise(chosen))
     low, high = chosen[1].interval

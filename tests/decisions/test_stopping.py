@@ -79,16 +79,16 @@ def test_stopping_early_asks_less_and_believes_the_jury_of_what_was_asked(
     profile: Profile, clothes: list[Picture], tested: Collected
 ) -> None:
     policy = Policy.usual(profile)
-    found = verdicts(clothes[400:600], profile, policy)
+    stopped = verdicts(clothes[400:600], profile, policy)
     assert profile.adaptive is not None
     juries, enough = profile.adaptive.restored_calibrator().members(), [*profile.adaptive.enough, 0.0]
     said = [tested.votes.under(range(views)) for views in range(9)]
     confidence = np.column_stack([jury.confidence(votes) for jury, votes in zip(juries, said, strict=True)])
     asked = (confidence >= enough).argmax(axis=1)
-    assert [verdict.queries - 1 for verdict in found] == asked.tolist()
-    assert [verdict.confidence for verdict in found] == pytest.approx(confidence[np.arange(200), asked].tolist())
+    assert [verdict.queries - 1 for verdict in stopped] == asked.tolist()
+    assert [verdict.confidence for verdict in stopped] == pytest.approx(confidence[np.arange(200), asked].tolist())
     assert 1 + asked.mean() < 9
-    assert min(verdict.queries for verdict in found) == 1 + profile.adaptive.first
+    assert min(verdict.queries for verdict in stopped) == 1 + profile.adaptive.first
 
 
 def test_what_is_expected_of_stopping_early_is_a_ratio_with_an_interval(profile: Profile) -> None:
@@ -137,9 +137,9 @@ def test_a_profile_whose_parts_about_stopping_do_not_fit_is_refused(profile: Pro
 def test_answers_are_accepted_from_the_threshold_on(profile: Profile, clothes: list[Picture]) -> None:
     threshold = profile.threshold(max_error=0.15, level=0.8)
     assert threshold is not None
-    found = verdicts(clothes[400:450], profile, DecisionOptions(all=True, max_error=0.15, level=0.8).of(profile))
-    assert {verdict.decision for verdict in found} <= {"accept", "review"}
-    familiar = [verdict for verdict in found if verdict.unfamiliar_because is None]
+    judged = verdicts(clothes[400:450], profile, DecisionOptions(all=True, max_error=0.15, level=0.8).of(profile))
+    assert {verdict.decision for verdict in judged} <= {"accept", "review"}
+    familiar = [verdict for verdict in judged if verdict.unfamiliar_because is None]
     assert len(familiar) > 40
     assert all((verdict.confidence >= threshold) == (verdict.decision == "accept") for verdict in familiar)
 
@@ -155,9 +155,9 @@ def test_sets_name_the_label_first_and_hold_the_truth_about_as_often_as_asked(
     profile: Profile, clothes: list[Picture], tested: Collected
 ) -> None:
     policy = Policy.full_panel(profile).covering(0.97)
-    found = verdicts(clothes[400:600], profile, policy)
-    assert all(verdict.prediction_set is not None and verdict.prediction_set[0] == verdict.label for verdict in found)
-    sizes = [len(verdict.prediction_set or ()) for verdict in found]
+    judged = verdicts(clothes[400:600], profile, policy)
+    assert all(verdict.prediction_set is not None and verdict.prediction_set[0] == verdict.label for verdict in judged)
+    sizes = [len(verdict.prediction_set or ()) for verdict in judged]
     kept = evaluation.guarantees(tested, policy)
     assert kept.options == pytest.approx(np.mean(sizes))
     assert kept.covered is not None
@@ -293,11 +293,11 @@ def test_a_plan_without_a_profile_needs_more_pictures_the_less_room_there_is() -
 
 
 def test_a_plan_with_a_profile_looks_at_shares_that_can_be_promised(profile: Profile) -> None:
-    found = planning.needs(Claim(0.1), ClaimTest([Claim(0.1)], profile.held_out.answers(), 0.95))
-    assert all(need.error < 0.1 for need in found)
+    needs = planning.needs(Claim(0.1), ClaimTest([Claim(0.1)], profile.held_out.answers(), 0.95))
+    assert all(need.error < 0.1 for need in needs)
     confidence, correct = np.array(profile.held_out.confidence), np.array(profile.held_out.correct)
-    surest = np.argsort(-confidence)[: round(found[0].accepted * len(confidence))]
-    assert found[0].error == pytest.approx(1 - correct[surest].mean(), abs=0.03)
+    surest = np.argsort(-confidence)[: round(needs[0].accepted * len(confidence))]
+    assert needs[0].error == pytest.approx(1 - correct[surest].mean(), abs=0.03)
     assert planning.needs(Claim(1e-6), ClaimTest([Claim(1e-6)], profile.held_out.answers(), 0.95)) == []
 
 

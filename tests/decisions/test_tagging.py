@@ -57,14 +57,14 @@ def test_a_verdict_has_a_probability_an_interval_and_a_decision_for_each_tag(mod
 
 def test_probabilities_are_calibrated_on_other_pictures_and_better_than_scores(model: lt.Model) -> None:
     images, truths = pictures(400, seed=2)
-    found = cast("TagEvaluation", model.evaluate(images, truths))
+    evaluation = cast("TagEvaluation", model.evaluate(images, truths))
     own = np.array([[tagger(image).get(tag, 0.0) for tag in TAGS] for image in images])
-    brier = ((own - found.truths) ** 2).sum(axis=1).mean()
-    assert found.scores.brier < 0.8 * brier
-    assert found.scores.ece < 0.03
-    assert found.fitted == 0
-    assert len(found.to_frame()) == len(images) * len(TAGS)
-    assert json.loads(json.dumps(found.record()))["tags"][0]["tag"] == "bus"
+    brier = ((own - evaluation.truths) ** 2).sum(axis=1).mean()
+    assert evaluation.scores.brier < 0.8 * brier
+    assert evaluation.scores.ece < 0.03
+    assert evaluation.fitted == 0
+    assert len(evaluation.to_frame()) == len(images) * len(TAGS)
+    assert json.loads(json.dumps(evaluation.record()))["tags"][0]["tag"] == "bus"
 
 
 def test_a_guarantee_decides_tag_by_tag_and_the_rest_is_for_review(model: lt.Model) -> None:
@@ -267,9 +267,9 @@ def test_verdicts_are_read_back_from_every_kind_of_file(model: lt.Model, tmp_pat
     from looktwice.images.collection import many
 
     images, _ = pictures(60, seed=1)
-    found, verdicts = list(many(images)), looked(model, max_error=0.1)
+    asked, verdicts = list(many(images)), looked(model, max_error=0.1)
     for ending in (".csv", ".jsonl", ".parquet"):
-        file = ScoreFile(tmp_path / f"verdicts{ending}", {}, found, kind="tags")
+        file = ScoreFile(tmp_path / f"verdicts{ending}", {}, asked, kind="tags")
         for verdict in verdicts:
             file.add(verdict)
         file.finish({})

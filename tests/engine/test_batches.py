@@ -284,9 +284,9 @@ def test_stopping_early_takes_two_rounds(tmp_path: Path) -> None:
             return [row async for row in asked.engine.ask(many(pictures(30)), panel, doubt)]
 
     with served("gemini", tmp_path) as replica:
-        found = run_async(work)
-    asked = [sum(view is not None for view in row.views) for row in found if isinstance(row, Row)]
-    doubted = [row.base in LABELS[:3] for row in found if isinstance(row, Row)]
+        rows = run_async(work)
+    asked = [sum(view is not None for view in row.views) for row in rows if isinstance(row, Row)]
+    doubted = [row.base in LABELS[:3] for row in rows if isinstance(row, Row)]
     assert asked == [4 if doubt else 1 for doubt in doubted]
     assert len(replica.batches) == 2
     assert len(replica.batches["batches/b0"].lines) == 60

@@ -177,10 +177,10 @@ def test_the_estimate_is_near_the_bill_and_the_books_match_it_to_the_millionth(
 ) -> None:
     runs: list[Progress] = []
     with Model(classifier, ledger=str(tmp_path / "ledger.db"), prices=prices, progress=runs.append) as model:
-        found = pictures(12)
-        estimate = model.estimate(found, views="mirror")
+        asked = pictures(12)
+        estimate = model.estimate(asked, views="mirror")
         assert house.calls == 0
-        model.ask(found, views="mirror")
+        model.ask(asked, views="mirror")
     spent = runs[-1]
     assert house.calls == 24 == estimate.queries
     assert estimate.micros == pytest.approx(float(house.bill), rel=0.1)
@@ -216,12 +216,12 @@ def model_fingerprint(classifier: Path) -> str:
 def test_money_is_never_overrun_and_nearly_all_of_it_is_used(
     house: ServiceSettings, classifier: Path, prices: Path, tmp_path: Path
 ) -> None:
-    found = pictures(60, sizes=((384, 384),))
+    asked = pictures(60, sizes=((384, 384),))
     with Model(classifier, ledger="off", prices=prices) as model:
-        quote = model.estimate(found, views=Panel(()))
+        quote = model.estimate(asked, views=Panel(()))
     money = Decimal(quote.micros // 3).scaleb(-6)
     with Model(classifier, ledger=str(tmp_path / "ledger.db"), prices=prices, money=money) as model:
-        collected = model.ask(found, views=Panel(()))
+        collected = model.ask(asked, views=Panel(()))
     assert {each.code for each in collected.unscored} == {"budget-spent"}
     reserve = Decimal(quote.most_micros // 60)
     assert money * 10**6 - reserve < house.bill <= money * 10**6, "the rest covers no further reserve"

@@ -117,12 +117,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with grey() as classifier:
         lines = ['connector = "http"', f'url = "{classifier.url}"', 'label = "label"', "concurrency = 1"]
         (folder / "grey.toml").write_text("\n".join([*lines, f"encoding = {{ min_side = {SMALLEST} }}"]))
-        found = Place(folder, classifier)
+        prepared = Place(folder, classifier)
         write_good(folder / "good")
-        done = run(*found.words("fit", folder, folder / "good"))
+        done = run(*prepared.words("fit", folder, folder / "good"))
         assert done.returncode == 0, done.stderr
         (folder / "new.json").rename(folder / "profile.json")
-        yield found
+        yield prepared
 
 
 def write_good(folder: Path) -> None:

@@ -140,8 +140,8 @@ def test_many_sessions_share_a_budget_exactly(database: str) -> None:
     async def ask(ledger: Ledger, numbers: range) -> int:
         granted = 0
         for number in numbers:
-            (found,) = await ledger.claim(Account(WHO, (Budget(queries=100),)), [(entry(number), PRICE)])
-            if isinstance(found, Claim):
+            (answer,) = await ledger.claim(Account(WHO, (Budget(queries=100),)), [(entry(number), PRICE)])
+            if isinstance(answer, Claim):
                 granted += 1
         return granted
 

@@ -92,9 +92,9 @@ def refused(data: bytes, max_pixels: int = MAX_PIXELS) -> str:
     return caught.value.code
 
 
-def far(found: Pixels, wanted: Pixels) -> int:
-    assert found.shape == wanted.shape
-    return int(np.abs(found.astype(int) - wanted.astype(int)).max())
+def far(decoded: Pixels, wanted: Pixels) -> int:
+    assert decoded.shape == wanted.shape
+    return int(np.abs(decoded.astype(int) - wanted.astype(int)).max())
 
 
 # --- formats and modes -------------------------------------------------------------------------------------------
@@ -115,8 +115,8 @@ LOSSLESS = [
 
 @pytest.mark.parametrize(("kind", "options"), LOSSLESS)
 def test_lossless_formats_give_back_the_very_pixels(kind: str, options: dict[str, object]) -> None:
-    found = decode(saved(PIL.Image.fromarray(photo()), kind, **options), "it")
-    assert np.array_equal(found.pixels, photo())
+    decoded = decode(saved(PIL.Image.fromarray(photo()), kind, **options), "it")
+    assert np.array_equal(decoded.pixels, photo())
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_lossless_formats_give_back_the_very_pixels(kind: str, options: dict[str
 )
 def test_lossy_formats_come_near(kind: str, options: dict[str, object]) -> None:
     quality = {} if kind == "GIF" else {"quality": 95}
-    found = decode(saved(PIL.Image.fromarray(photo()), kind, **quality, **options), "it")
-    assert far(found.pixels, photo()) <= 40
+    decoded = decode(saved(PIL.Image.fromarray(photo()), kind, **quality, **options), "it")
+    assert far(decoded.pixels, photo()) <= 40
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "TIFF", "GIF", "WEBP"])
@@ -138,23 +138,23 @@ def test_pictures_one_pixel_wide_or_high_are_read(kind: str, size: tuple[int, in
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "GIF", "JPEG"])
 def test_grey_has_three_equal_channels(kind: str) -> None:
     grey = photo()[:, :, 1]
-    found = decode(saved(PIL.Image.fromarray(grey), kind), "it").pixels
-    assert (found == found[:, :, :1]).all()
-    assert far(found[:, :, 0], grey) <= (4 if kind == "JPEG" else 0)
+    pixels = decode(saved(PIL.Image.fromarray(grey), kind), "it").pixels
+    assert (pixels == pixels[:, :, :1]).all()
+    assert far(pixels[:, :, 0], grey) <= (4 if kind == "JPEG" else 0)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "GIF"])
 def test_black_and_white_becomes_0_and_255(kind: str) -> None:
     dots = PIL.Image.fromarray(photo()[:, :, 0]).convert("1")
-    found = decode(saved(dots, kind), "it").pixels
-    assert np.array_equal(found[:, :, 0], np.asarray(dots) * np.uint8(255))
+    pixels = decode(saved(dots, kind), "it").pixels
+    assert np.array_equal(pixels[:, :, 0], np.asarray(dots) * np.uint8(255))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "GIF"])
 def test_a_palette_is_looked_up(kind: str) -> None:
     painted = PIL.Image.fromarray(photo()).quantize(16)
-    found = decode(saved(painted, kind), "it").pixels
-    assert np.array_equal(found, np.asarray(painted.convert("RGB")))
+    pixels = decode(saved(painted, kind), "it").pixels
+    assert np.array_equal(pixels, np.asarray(painted.convert("RGB")))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "WEBP"])
@@ -162,17 +162,17 @@ def test_transparent_parts_show_white(kind: str) -> None:
     rgba = np.dstack([photo(), np.full(photo().shape[:2], 255, np.uint8)])
     rgba[:5, :, 3], rgba[5:9, :, 3] = 0, 51
     data = saved(PIL.Image.fromarray(rgba), kind, **({"lossless": True, "exact": True} if kind == "WEBP" else {}))
-    found = decode(data, "it").pixels
-    assert (found[:5] == 255).all()
-    assert far(found[5:9], np.rint(photo()[5:9] * 0.2 + 255 * 0.8).astype(np.uint8)) <= 0
-    assert np.array_equal(found[9:], photo()[9:])
+    pixels = decode(data, "it").pixels
+    assert (pixels[:5] == 255).all()
+    assert far(pixels[5:9], np.rint(photo()[5:9] * 0.2 + 255 * 0.8).astype(np.uint8)) <= 0
+    assert np.array_equal(pixels[9:], photo()[9:])
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
 def test_grey_with_alpha_shows_white_below(kind: str) -> None:
     la = np.dstack([np.full((2, 2), 100, np.uint8), np.array([[0, 255], [0, 255]], np.uint8)])
-    found = decode(saved(PIL.Image.fromarray(la, "LA"), kind), "it").pixels
-    assert found[:, :, 0].tolist() == [[255, 100], [255, 100]]
+    pixels = decode(saved(PIL.Image.fromarray(la, "LA"), kind), "it").pixels
+    assert pixels[:, :, 0].tolist() == [[255, 100], [255, 100]]
 
 
 @pytest.mark.parametrize("transparency", [1, bytes([255, 0]), bytes([255, 51])])
@@ -180,15 +180,15 @@ def test_a_transparent_palette_entry_shows_white(transparency: int | bytes) -> N
     painted = PIL.Image.new("P", (2, 1))
     painted.putpalette([10, 20, 30, 40, 50, 60])
     painted.putpixel((1, 0), 1)
-    found = decode(saved(painted, "PNG", transparency=transparency), "it").pixels
-    assert found[0, 0].tolist() == [10, 20, 30]
-    assert found[0, 1].tolist() == ([212, 214, 216] if transparency == bytes([255, 51]) else [255, 255, 255])
+    pixels = decode(saved(painted, "PNG", transparency=transparency), "it").pixels
+    assert pixels[0, 0].tolist() == [10, 20, 30]
+    assert pixels[0, 1].tolist() == ([212, 214, 216] if transparency == bytes([255, 51]) else [255, 255, 255])
 
 
 @pytest.mark.parametrize(("colour", "row", "clear"), [(0, b"\5\6", b"\0\5"), (2, b"\1\2\3\6\6\6", b"\0\1\0\2\0\3")])
 def test_a_transparent_colour_in_png_shows_white(colour: int, row: bytes, clear: bytes) -> None:
-    found = decode(png(2, 1, 8, colour, [row], chunk(b"tRNS", clear)), "it").pixels
-    assert found.tolist() == [[[255, 255, 255], [6, 6, 6]]]
+    pixels = decode(png(2, 1, 8, colour, [row], chunk(b"tRNS", clear)), "it").pixels
+    assert pixels.tolist() == [[[255, 255, 255], [6, 6, 6]]]
 
 
 def test_a_gif_gives_its_first_frame_with_its_transparency() -> None:
@@ -197,17 +197,17 @@ def test_a_gif_gives_its_first_frame_with_its_transparency() -> None:
         frame.putpalette([9, 8, 7, 200, 100, 50])
     first.putpixel((2, 1), 1)
     moving = saved(first, "GIF", save_all=True, append_images=[second], transparency=1, comment=b"hello")
-    found = decode(moving, "it").pixels
-    assert found[0, 0].tolist() == [9, 8, 7]
-    assert found[1, 2].tolist() == [255, 255, 255]
+    pixels = decode(moving, "it").pixels
+    assert pixels[0, 0].tolist() == [9, 8, 7]
+    assert pixels[1, 2].tolist() == [255, 255, 255]
 
 
 @pytest.mark.parametrize("kind", ["WEBP", "PNG", "TIFF"])
 def test_of_many_frames_or_pages_the_first_is_read(kind: str) -> None:
     pages = [PIL.Image.new("RGB", (20, 10), colour) for colour in ("red", "blue")]
     options = {"lossless": True} if kind == "WEBP" else {}
-    found = decode(saved(pages[0], kind, save_all=True, append_images=pages[1:], **options), "it").pixels
-    assert np.unique(found.reshape(-1, 3), axis=0).tolist() == [[255, 0, 0]]
+    pixels = decode(saved(pages[0], kind, save_all=True, append_images=pages[1:], **options), "it").pixels
+    assert np.unique(pixels.reshape(-1, 3), axis=0).tolist() == [[255, 0, 0]]
 
 
 def test_a_phones_pair_of_pictures_gives_the_first() -> None:
@@ -255,15 +255,15 @@ def test_a_video_is_no_picture() -> None:
 @pytest.mark.parametrize("kind", ["JPEG", "TIFF"])
 def test_cmyk_becomes_rgb_with_the_right_sign(kind: str) -> None:
     cyan = PIL.Image.new("CMYK", (16, 16), (255, 0, 0, 0))
-    found = decode(saved(cyan, kind), "it").pixels
-    assert far(found, np.broadcast_to(np.array([0, 255, 255], np.uint8), found.shape)) <= 3
+    pixels = decode(saved(cyan, kind), "it").pixels
+    assert far(pixels, np.broadcast_to(np.array([0, 255, 255], np.uint8), pixels.shape)) <= 3
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
 def test_16_bit_grey_is_scaled_and_not_clipped(kind: str) -> None:
     wide = np.array([[0, 255, 256, 0x7FFF], [0x8000, 0xABCD, 0xFF00, 0xFFFF]], np.uint16)
-    found = decode(saved(PIL.Image.fromarray(wide), kind), "it").pixels
-    assert found[:, :, 0].tolist() == [[0, 0, 1, 0x7F], [0x80, 0xAB, 0xFF, 0xFF]]
+    pixels = decode(saved(PIL.Image.fromarray(wide), kind), "it").pixels
+    assert pixels[:, :, 0].tolist() == [[0, 0, 1, 0x7F], [0x80, 0xAB, 0xFF, 0xFF]]
 
 
 def test_16_bit_grey_of_either_byte_order_is_read_alike() -> None:
@@ -662,17 +662,17 @@ def test_grey_arrays_of_both_shapes_are_the_same_image() -> None:
 
 def test_alpha_is_composited_on_white_to_the_nearest_for_every_value() -> None:
     value, alpha = np.meshgrid(np.arange(256), np.arange(256))
-    found = Image.from_array(np.dstack([value, value, value, alpha]).astype(np.uint8)).pixels
-    assert np.array_equal(found[:, :, 0], np.rint((value * alpha + 255 * (255 - alpha)) / 255))
+    composited = Image.from_array(np.dstack([value, value, value, alpha]).astype(np.uint8)).pixels
+    assert np.array_equal(composited[:, :, 0], np.rint((value * alpha + 255 * (255 - alpha)) / 255))
 
 
 def test_a_tall_picture_with_alpha_is_composited_in_every_strip() -> None:
     pixels = np.zeros((1500, 1000, 4), np.uint8)
     pixels[:, :, 3] = 255
     pixels[1490:, :, 3] = 0
-    found = Image.from_array(pixels).pixels
-    assert (found[:1490] == 0).all()
-    assert (found[1490:] == 255).all()
+    composited = Image.from_array(pixels).pixels
+    assert (composited[:1490] == 0).all()
+    assert (composited[1490:] == 255).all()
 
 
 @pytest.mark.parametrize(

@@ -75,12 +75,12 @@ def difference(one: Pixels, other: Pixels) -> float:
 
 @given(st.integers(1, 60_000), st.integers(1, 60_000), st.integers(1, 5000), st.integers(1, 5000))
 def test_a_working_size_limits_both_sides_and_enlarges_nothing(height: int, width: int, long: int, short: int) -> None:
-    found = WorkingSize(long, short).scaled(height, width)
-    assert max(found) <= long
-    assert min(found) <= short
-    assert 1 <= found[0] <= height
-    assert 1 <= found[1] <= width
-    assert WorkingSize(long, short).scaled(*found) == found
+    size = WorkingSize(long, short).scaled(height, width)
+    assert max(size) <= long
+    assert min(size) <= short
+    assert 1 <= size[0] <= height
+    assert 1 <= size[1] <= width
+    assert WorkingSize(long, short).scaled(*size) == size
 
 
 def test_a_picture_of_two_megapixels_is_left_as_it_is_where_nothing_is_known() -> None:
@@ -246,19 +246,19 @@ async def asked(pictures: list[Picture], size: WorkingSize) -> tuple[list[bytes]
         assert all(isinstance(row, Row) for row in await rows_of(engine, pictures, Panel.parse("mirror")))
         image = pictures[0].image(size)
         drawn = f"{renderer([base_question(pictures[0].image()).view])} {image.scaling}".strip()
-        found = keys("test", image.digest, [joined("again", "0", "0", drawn)])
+        asked_keys = keys("test", image.digest, [joined("again", "0", "0", drawn)])
         assert engine.first.runner.ledger
-        assert set(engine.first.runner.ledger.find(found)) == set(found)
-    return found, shapes
+        assert set(engine.first.runner.ledger.find(asked_keys)) == set(asked_keys)
+    return asked_keys, shapes
 
 
 async def test_the_working_size_is_in_the_key_where_it_matters() -> None:
     large, small = one(scene(800, 600), "large"), one(scene(80, 60), "small")
     keys: set[bytes] = set()
     for side in (200, 400, 1000):
-        found, shapes = await asked([large], WorkingSize(side))
+        asked_keys, shapes = await asked([large], WorkingSize(side))
         assert set(shapes) == {(side * 3 // 4, side, 3) if side < 800 else (600, 800, 3)}
-        keys |= set(found)
+        keys |= set(asked_keys)
     assert len(keys) == 3
     same = [(await asked([small], WorkingSize(side)))[0] for side in (80, 400)]
     assert same[0] == same[1]

@@ -77,9 +77,9 @@ def npz(path: Path, **arrays: object) -> Path:
 
 def test_a_folder_is_searched_to_its_depth_and_sorted_by_code_point(tmp_path: Path) -> None:
     put(tmp_path, "b.png", "a/z.png", "a.png", "B.png", "a/a/a.PNG", "é.png", "a b.png", "10.png", "9.png")
-    found = names(find([tmp_path]))
-    assert found == sorted(found)
-    assert found == ["10.png", "9.png", "B.png", "a b.png", "a.png", "a/a/a.PNG", "a/z.png", "b.png", "é.png"]
+    listed = names(find([tmp_path]))
+    assert listed == sorted(listed)
+    assert listed == ["10.png", "9.png", "B.png", "a b.png", "a.png", "a/a/a.PNG", "a/z.png", "b.png", "é.png"]
 
 
 def test_every_ending_is_found_in_any_case_and_nothing_else(tmp_path: Path) -> None:
@@ -89,18 +89,18 @@ def test_every_ending_is_found_in_any_case_and_nothing_else(tmp_path: Path) -> N
 
 
 def test_a_picture_decodes_what_its_name_says(tmp_path: Path) -> None:
-    found = find([put(tmp_path, "a.png", "b/c.png")])
-    assert [picture.image().digest for picture in found] == [colour(0).digest, colour(1).digest]
-    assert {picture.truth for picture in found} == {None}
+    collection = find([put(tmp_path, "a.png", "b/c.png")])
+    assert [picture.image().digest for picture in collection] == [colour(0).digest, colour(1).digest]
+    assert {picture.truth for picture in collection} == {None}
 
 
 def test_with_several_paths_names_begin_with_the_path_as_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, "one/x.png", "two/x.png", "two/deep/y.png", "z.dat")
     npz(tmp_path / "two" / "t.npz", images=np.zeros((2, 4, 4), np.uint8))
     monkeypatch.chdir(tmp_path)
-    found = find([Path("two"), Path("./one/x.png"), Path("z.dat"), Path("two/t.npz")])
-    assert names(found) == ["two/deep/y.png", "two/x.png", "one/x.png", "z.dat", "two/t.npz#0", "two/t.npz#1"]
-    assert found[1].image().digest == colour(1).digest
+    collection = find([Path("two"), Path("./one/x.png"), Path("z.dat"), Path("two/t.npz")])
+    assert names(collection) == ["two/deep/y.png", "two/x.png", "one/x.png", "z.dat", "two/t.npz#0", "two/t.npz#1"]
+    assert collection[1].image().digest == colour(1).digest
 
 
 def opaque_half() -> PIL.Image.Image:
@@ -244,9 +244,9 @@ def test_the_limit_of_pixels_reaches_the_decoder(tmp_path: Path) -> None:
 def test_one_folder_a_class_gives_the_folder_as_truth(tmp_path: Path) -> None:
     put(tmp_path, "dog/a.png", "cat/b.png", "cat/more/c.png", ".cache/x.png")
     (tmp_path / "readme.txt").write_text("hello")
-    found = labelled(tmp_path)
-    assert list(truths(found).items()) == [("cat/b.png", "cat"), ("cat/more/c.png", "cat"), ("dog/a.png", "dog")]
-    assert found[2].image().digest == colour(0).digest
+    collection = labelled(tmp_path)
+    assert list(truths(collection).items()) == [("cat/b.png", "cat"), ("cat/more/c.png", "cat"), ("dog/a.png", "dog")]
+    assert collection[2].image().digest == colour(0).digest
 
 
 def test_loose_pictures_beside_class_folders_are_counted_and_named(tmp_path: Path) -> None:
@@ -279,8 +279,8 @@ def test_an_accent_may_be_spelled_otherwise_in_the_table_than_in_the_name_of_the
     put(tmp_path, normalize("NFD", "café.png"), normalize("NFC", "thé.png"), "é.png")
     rows = [(normalize("NFC", "café.png"), "a"), (normalize("NFD", "thé.png"), "b"), ("é.png", "c")]
     table(tmp_path / "labels.csv", ("file", "label"), *rows)
-    found = {normalize("NFC", name): truth for name, truth in truths(labelled(tmp_path)).items()}
-    assert found == {"café.png": "a", "thé.png": "b", "é.png": "c"}
+    by_name = {normalize("NFC", name): truth for name, truth in truths(labelled(tmp_path)).items()}
+    assert by_name == {"café.png": "a", "thé.png": "b", "é.png": "c"}
 
 
 @pytest.mark.parametrize(
@@ -331,9 +331,9 @@ def test_a_column_is_for_tables_alone(tmp_path: Path) -> None:
 def test_a_row_may_name_a_file_of_another_ending(tmp_path: Path) -> None:
     put(tmp_path, "b.png", "a.dat")
     table(tmp_path / "labels.csv", ("file", "label"), ("b.png", "x"), ("a.dat", "y"))
-    found = labelled(tmp_path)
-    assert names(found) == ["a.dat", "b.png"]
-    assert found[0].image().digest == colour(1).digest
+    collection = labelled(tmp_path)
+    assert names(collection) == ["a.dat", "b.png"]
+    assert collection[0].image().digest == colour(1).digest
 
 
 def test_rows_do_not_reach_outside_the_folder(tmp_path: Path) -> None:
@@ -410,19 +410,19 @@ def stack(*shape: int) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
 def test_an_npz_gives_pictures_named_by_their_place_in_their_own_order(tmp_path: Path) -> None:
     images = stack(12, 5, 6, 3)
     path = npz(tmp_path / "test.npz", images=images, labels=np.arange(12) % 2, class_names=["cat", "dog"])
-    found = labelled(path)
-    assert names(found) == [f"test.npz#{place}" for place in range(12)]
-    assert [picture.truth for picture in found] == ["cat", "dog"] * 6
-    assert all(np.array_equal(p.image().pixels, image) for p, image in zip(found, images, strict=True))
-    assert names(find([path])) == names(found)
+    collection = labelled(path)
+    assert names(collection) == [f"test.npz#{place}" for place in range(12)]
+    assert [picture.truth for picture in collection] == ["cat", "dog"] * 6
+    assert all(np.array_equal(p.image().pixels, image) for p, image in zip(collection, images, strict=True))
+    assert names(find([path])) == names(collection)
     assert {picture.truth for picture in find([path])} == {None}
 
 
 @pytest.mark.parametrize("shape", [(3, 4, 5), (3, 4, 5, 1), (3, 4, 5, 3), (3, 4, 5, 4)])
 def test_an_npz_may_hold_grey_and_colour(tmp_path: Path, shape: tuple[int, ...]) -> None:
     images = stack(*shape)
-    found = find([npz(tmp_path / "x.npz", images=images)])
-    assert [p.image().digest for p in found] == [Image.from_array(image).digest for image in images]
+    collection = find([npz(tmp_path / "x.npz", images=images)])
+    assert [p.image().digest for p in collection] == [Image.from_array(image).digest for image in images]
 
 
 @pytest.mark.parametrize(
@@ -554,10 +554,12 @@ def test_an_npz_has_no_more_pictures_than_bytes(tmp_path: Path) -> None:
 def test_an_npz_without_compression_is_read_picture_by_picture(tmp_path: Path, order: Literal["C", "F"]) -> None:
     images = np.asarray(stack(200, 64, 64, 3), order=order)
     np.savez(tmp_path / "x.npz", before=np.arange(7), images=images, labels=np.zeros(200, int))
-    found = labelled(tmp_path / "x.npz")
+    collection = labelled(tmp_path / "x.npz")
     tracemalloc.start()
     try:
-        same = [np.array_equal(picture.image().pixels, image) for picture, image in zip(found, images, strict=True)]
+        same = [
+            np.array_equal(picture.image().pixels, image) for picture, image in zip(collection, images, strict=True)
+        ]
         assert order == "F" or tracemalloc.get_traced_memory()[1] < images.nbytes / 4
     finally:
         tracemalloc.stop()
@@ -565,7 +567,7 @@ def test_an_npz_without_compression_is_read_picture_by_picture(tmp_path: Path, o
     np.savez(tmp_path / "x.npz", images=images[:3])
     os.utime(tmp_path / "x.npz", (1, 1))
     with contextlib.nullcontext() if order == "F" else pytest.raises(DataError, check=coded("file-malformed")):
-        found[0].image()
+        collection[0].image()
 
 
 def test_pictures_of_an_npz_over_the_limit_are_refused_before_they_are_loaded(tmp_path: Path) -> None:
@@ -586,17 +588,17 @@ def test_an_npz_that_changes_after_it_was_listed_is_not_mixed_with_the_old_truth
 
 
 def test_the_array_of_an_npz_is_loaded_once_and_shared_by_threads(tmp_path: Path) -> None:
-    found = find([npz(tmp_path / "x.npz", images=stack(64, 16, 16, 3))])
+    collection = find([npz(tmp_path / "x.npz", images=stack(64, 16, 16, 3))])
     with ThreadPoolExecutor(8) as pool:
-        pixels = list(pool.map(lambda picture: picture.image().pixels, found))
+        pixels = list(pool.map(lambda picture: picture.image().pixels, collection))
     assert len({id(array.base) for array in pixels}) == 1
 
 
 def test_a_table_may_name_the_pictures_of_an_npz(tmp_path: Path) -> None:
     path = npz(tmp_path / "x.npz", images=stack(11, 3, 3))
     rows = [(f"x.npz#{place}", f"t{place}") for place in range(11)]
-    found = labelled(path, table(tmp_path / "t.csv", ("file", "label"), *reversed(rows)))
-    assert [(picture.name, picture.truth) for picture in found] == rows
+    collection = labelled(path, table(tmp_path / "t.csv", ("file", "label"), *reversed(rows)))
+    assert [(picture.name, picture.truth) for picture in collection] == rows
 
 
 # --- pictures as values ------------------------------------------------------------------------------------------

@@ -21,11 +21,11 @@ def verdicts(count: int, seed: int = 0) -> list[Verdict]:
 
 def test_strata_follow_the_confidence_and_never_part_equal_ones() -> None:
     confidence = np.array([d.confidence for d in verdicts(2000)])
-    found = strata(confidence)
-    assert set(found) == set(range(found.max() + 1))
-    assert STRATA - 2 <= found.max() + 1 <= STRATA  # most confidences are alike here, and alike ones stay together
-    for h in range(found.max()):
-        assert confidence[found == h].min() > confidence[found == h + 1].max()
+    stratum = strata(confidence)
+    assert set(stratum) == set(range(stratum.max() + 1))
+    assert STRATA - 2 <= stratum.max() + 1 <= STRATA  # most confidences are alike here, and alike ones stay together
+    for h in range(stratum.max()):
+        assert confidence[stratum == h].min() > confidence[stratum == h + 1].max()
     assert strata(np.full(10, 0.9)).tolist() == [0] * 10
 
 
@@ -43,11 +43,11 @@ def test_every_beginning_of_the_order_gives_each_stratum_its_part() -> None:
 
 @pytest.mark.slow
 def test_within_a_stratum_everyone_has_the_same_chance() -> None:
-    found = verdicts(300)
+    population = verdicts(300)
     counts = np.zeros(300)
-    audit = Audit.from_verdicts(found)
+    audit = Audit.from_verdicts(population)
     for seed in range(400):
-        counts[[int(name) for name in Audit(found, seed).order()[:100]]] += 1
+        counts[[int(name) for name in Audit(population, seed).order()[:100]]] += 1
     for h, size in enumerate(audit.sizes):
         shares = counts[audit.stratum == h] / 400
         spread = np.sqrt(shares.mean() * (1 - shares.mean()) / 400)
@@ -56,13 +56,13 @@ def test_within_a_stratum_everyone_has_the_same_chance() -> None:
 
 @pytest.mark.slow
 def test_the_estimate_has_no_bias_and_its_interval_holds_the_truth_though_the_confidences_lie() -> None:
-    found = verdicts(3000)
+    population = verdicts(3000)
     rng = np.random.default_rng(1)
-    wrong = {d.name: bool(rng.random() < min(1.0, 2.0 * (1.0 - d.confidence) + 0.01)) for d in found}
+    wrong = {d.name: bool(rng.random() < min(1.0, 2.0 * (1.0 - d.confidence) + 0.01)) for d in population}
     true = np.mean(list(wrong.values()))
     shares = []
     for seed in range(120):
-        audit = Audit(found, seed)
+        audit = Audit(population, seed)
         told = audit.share({name: wrong[name] for name in audit.order()[:250]})
         assert told is not None
         shares.append((told.value, float(told.low <= true <= told.high), told.high - told.low))
@@ -91,7 +91,7 @@ def test_one_stratum_is_a_random_sample() -> None:
 
 
 def test_only_accepted_verdicts_are_audited() -> None:
-    found = [verdict("a", "x", 0.9, decision="accept"), verdict("b", "x", 0.5, decision="review")]
-    assert Audit.from_verdicts(found).order() == ["a"]
+    judged = [verdict("a", "x", 0.9, decision="accept"), verdict("b", "x", 0.5, decision="review")]
+    assert Audit.from_verdicts(judged).order() == ["a"]
     with pytest.raises(DataError, check=coded("pictures-none")):
-        Audit.from_verdicts(found[1:])
+        Audit.from_verdicts(judged[1:])

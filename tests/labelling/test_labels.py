@@ -44,8 +44,8 @@ def test_what_people_say_is_read_as_truths_and_as_what_the_truth_is_not(tmp_path
     labels.add(click("2", names[1], "not", "dog", "cat"))
     labels.add(click("3", names[2], "unsure"))
     labels.add(click("4", names[3], "skip"))
-    found = labelled(folder)
-    assert [(p.name, p.truth, p.excluded) for p in found] == [
+    collection = labelled(folder)
+    assert [(p.name, p.truth, p.excluded) for p in collection] == [
         (names[0], "cat, tabby", ()),
         (names[1], None, ("dog", "cat")),
     ]

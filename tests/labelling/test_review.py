@@ -66,10 +66,10 @@ def test_what_is_to_be_reviewed_is_what_the_verdicts_say_if_they_do() -> None:
 
 
 def test_verdicts_are_read_alike_from_every_format(scored: Path) -> None:
-    found = [read(scored / f"verdicts.{ending}") for ending in ("csv", "jsonl", "parquet")]
-    assert found[0] == found[1] == found[2]
-    assert len(found[0]) == 120
-    assert {each.decision for each in found[0]} == {"accept", "review"}
+    files = [read(scored / f"verdicts.{ending}") for ending in ("csv", "jsonl", "parquet")]
+    assert files[0] == files[1] == files[2]
+    assert len(files[0]) == 120
+    assert {each.decision for each in files[0]} == {"accept", "review"}
 
 
 @pytest.mark.parametrize(
@@ -193,16 +193,16 @@ def test_an_audit_tells_how_often_accepted_verdicts_are_wrong(browser: Browser, 
     table = {row.name: row.truth for row in labelled(scored / "photos", out)}
     audit = Audit.from_verdicts(read(scored / "verdicts.csv"))
     assert set(table) == set(audit.order()[:50])
-    found = audit.share({d.name: table[d.name] != d.label for d in accepted if d.name in table})
-    assert found is not None
-    assert told == f"{100 * found.value:.1f} %"
+    share = audit.share({d.name: table[d.name] != d.label for d in accepted if d.name in table})
+    assert share is not None
+    assert told == f"{100 * share.value:.1f} %"
     process = subprocess.Popen(command(*words), stderr=subprocess.PIPE, text=True)
     assert process.stderr
     while "Serving at" not in process.stderr.readline():
         pass
     process.send_signal(signal.SIGINT)
     said = " ".join(process.communicate()[1].split())
-    assert found.line() in said
+    assert share.line() in said
 
 
 @pytest.mark.parametrize("labelled_one", [True, False])

@@ -28,51 +28,51 @@ def voted(pictures: int, hard: float = 0.3, seed: int = 0) -> LabelledVotes:
 
 
 def test_few_labels_tell_their_number_and_from_when_on_there_is_more() -> None:
-    found = summarise(voted(FEWEST - 1), 3, 0.05)
-    assert (found.labels, found.accuracy, found.more, found.enough) == (FEWEST - 1, None, None, False)
-    assert found.lines()[1][1] == f"{FEWEST} labels"
+    summary = summarise(voted(FEWEST - 1), 3, 0.05)
+    assert (summary.labels, summary.accuracy, summary.more, summary.enough) == (FEWEST - 1, None, None, False)
+    assert summary.lines()[1][1] == f"{FEWEST} labels"
     one_class = voted(200).take(np.flatnonzero(voted(200).truths == 1))
     assert summarise(one_class, 0, 0.05).accuracy is None
 
 
 def test_the_figures_are_those_of_a_fit() -> None:
     votes = voted(500)
-    found, outcome = summarise(votes, 0, 0.001), crossfit.cross_fit(Jury(), votes)
-    assert found.accuracy
-    assert found.accuracy[0] == (votes.base == votes.truths).mean()
-    assert found.accuracy[1] < found.accuracy[0] < found.accuracy[2]
-    assert found.ece == metrics.ece(outcome.confidence, outcome.correct)
-    assert found.max_error
+    summary, outcome = summarise(votes, 0, 0.001), crossfit.cross_fit(Jury(), votes)
+    assert summary.accuracy
+    assert summary.accuracy[0] == (votes.base == votes.truths).mean()
+    assert summary.accuracy[1] < summary.accuracy[0] < summary.accuracy[2]
+    assert summary.ece == metrics.ece(outcome.confidence, outcome.correct)
+    assert summary.max_error
     strict = 1 - 0.05 / 5
-    accept = threshold(outcome.confidence, outcome.correct, found.max_error, strict)
+    accept = threshold(outcome.confidence, outcome.correct, summary.max_error, strict)
     assert accept is not None
-    assert found.accepted == (outcome.confidence >= accept).mean()
-    stricter = LADDER[LADDER.index(found.max_error) - 1]
+    assert summary.accepted == (outcome.confidence >= accept).mean()
+    stricter = LADDER[LADDER.index(summary.max_error) - 1]
     assert threshold(outcome.confidence, outcome.correct, stricter, strict) is None
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("max_error", [0.05, 0.1])
 def test_so_many_more_labels_are_enough(max_error: float) -> None:
-    found = summarise(voted(60), 0, max_error)
-    assert found.more
-    later = summarise(voted(60 + found.more, seed=1), 0, max_error)
+    summary = summarise(voted(60), 0, max_error)
+    assert summary.more
+    later = summarise(voted(60 + summary.more, seed=1), 0, max_error)
     assert later.max_error is not None
     assert later.max_error <= max_error
     assert summarise(voted(5000, seed=2), 0, max_error).enough
 
 
 def test_a_guarantee_that_the_answers_cannot_keep_is_out_of_reach() -> None:
-    found = summarise(voted(400, hard=1.0), 0, 0.001)
-    assert (found.more, found.enough) == (None, False)
+    summary = summarise(voted(400, hard=1.0), 0, 0.001)
+    assert (summary.more, summary.enough) == (None, False)
 
 
 def test_a_wanted_guarantee_that_holds_is_within_reach_also_beyond_the_ladder() -> None:
     votes = voted(30, hard=0.7)
     assert summarise(votes, 0, 0.001).max_error is None, "nothing of the ladder holds"
-    found = summarise(votes, 0, 0.35)
-    assert (found.max_error, found.accepted is not None) == (0.35, True)
-    assert any("35 %" in line[1] for line in found.lines())
+    summary = summarise(votes, 0, 0.35)
+    assert (summary.max_error, summary.accepted is not None) == (0.35, True)
+    assert any("35 %" in line[1] for line in summary.lines())
 
 
 def test_labels_that_wait_for_the_classifier_are_counted_apart() -> None:

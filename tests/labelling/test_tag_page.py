@@ -43,8 +43,8 @@ def api(tmp_path: Path) -> Iterator[Path]:
 
 def check_accessible(page: Page, name: str) -> None:
     """No complaint of axe, and a screenshot where somebody wants one."""
-    found: Any = Axe().run(page)
-    assert found.violations_count == 0, found.generate_report()
+    result: Any = Axe().run(page)
+    assert result.violations_count == 0, result.generate_report()
     if SHOTS:
         for width in (1280, 360):
             page.set_viewport_size({"width": width, "height": 900})

@@ -479,6 +479,8 @@ def test_nothing_sticks_out_and_axe_finds_nothing_serious(
 def inspect(visit: Visit) -> None:
     wider = visit.page.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert wider <= 0
-    found = Axe().run(visit.page).response["violations"]
-    serious = [(rule["id"], rule["nodes"][0]["html"]) for rule in found if rule["impact"] in ("serious", "critical")]
+    violations = Axe().run(visit.page).response["violations"]
+    serious = [
+        (rule["id"], rule["nodes"][0]["html"]) for rule in violations if rule["impact"] in ("serious", "critical")
+    ]
     assert serious == []

@@ -280,9 +280,9 @@ class LedgerMachine(RuleBasedStateMachine):
         witness = self.ledger.open()
         seen = witness.counted(), {query: witness.find(query) for query in range(QUERIES)}
         witness.close()
-        found = [moment for moment in moments if seen == (moment.counted(), answers_of(moment))]
-        assert found, f"a part of what was done together is lost: {seen}; {moments}"
-        self.model = found[-1]
+        possible = [moment for moment in moments if seen == (moment.counted(), answers_of(moment))]
+        assert possible, f"a part of what was done together is lost: {seen}; {moments}"
+        self.model = possible[-1]
 
     @rule(process=PROCESSES)
     def settle_again(self, process: int) -> None:

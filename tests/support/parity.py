@@ -112,8 +112,8 @@ def check(told: Sequence[Told], expected: Sequence[Verdict]) -> None:
 
 def check_told(told: Sequence[Told], expected: Sequence[Told], priced: bool = True) -> None:
     """The same, where what is expected is what an interface tells; the prices too, unless they are of another table."""
-    for found, wanted in zip(told, expected, strict=True):
-        assert _compared(found, priced) == _compared(wanted, priced)
+    for said, wanted in zip(told, expected, strict=True):
+        assert _compared(said, priced) == _compared(wanted, priced)
 
 
 def _compared(told: Told, priced: bool) -> Told:

@@ -75,8 +75,8 @@ def _binaries() -> Iterator[Path]:
     if spec and spec.origin:
         yield Path(spec.origin).parent / "pginstall" / "bin"
     yield from sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    if found := shutil.which("postgres"):
-        yield Path(found).resolve().parent
+    if program := shutil.which("postgres"):
+        yield Path(program).resolve().parent
 
 
 def _made(folder: Path) -> Path | None:

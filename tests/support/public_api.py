@@ -50,11 +50,11 @@ def signature(value: object) -> str:
     if not (inspect.isclass(value) or inspect.isfunction(value) or inspect.ismethod(value)):
         return ""
     try:
-        found = inspect.signature(value)
+        whole = inspect.signature(value)
     except ValueError:
         return "(…)"  # an exception that takes what Exception takes
-    plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in found.parameters.values()]
-    return str(found.replace(parameters=plain, return_annotation=inspect.Signature.empty))
+    plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in whole.parameters.values()]
+    return str(whole.replace(parameters=plain, return_annotation=inspect.Signature.empty))
 
 
 if __name__ == "__main__":

@@ -133,12 +133,12 @@ def _listening(process: forked.Forked) -> Iterator[Service]:
     drained = Thread(target=process.stderr.read, daemon=True)  # or one that logs much would wait for a reader
     try:
         lines: list[str] = []
-        while not (found := re.search(r"Serving at (\S+)", lines[-1] if lines else "")):
+        while not (address := re.search(r"Serving at (\S+)", lines[-1] if lines else "")):
             line = process.stderr.readline()
             assert line, "".join(lines)
             lines.append(line)
         drained.start()
-        yield Service(found[1], process)
+        yield Service(address[1], process)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)

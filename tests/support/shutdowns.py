@@ -64,8 +64,8 @@ class Process:
 
     def address(self) -> str | None:
         """Where it serves, once it does."""
-        found = re.search(r"Serving at (\S+)/", self.said.read_text())
-        return found[1] if found else None
+        serving = re.search(r"Serving at (\S+)/", self.said.read_text())
+        return serving[1] if serving else None
 
     def send(self, number: Signals) -> None:
         self.signalled = time.monotonic()

@@ -66,9 +66,9 @@ class TagApi:
             def do_POST(self) -> None:
                 picture = self.rfile.read(int(self.headers["content-length"]))
                 api.bill += 1
-                found = scores(decode(picture, "picture").pixels)
-                tags = [{"name": tag, "confidence": share} for tag, share in found.items()]
-                reply = json.dumps({"tags": tags, "flags": {tag: tag in found for tag in TAGS}}).encode()
+                shares = scores(decode(picture, "picture").pixels)
+                tags = [{"name": tag, "confidence": share} for tag, share in shares.items()]
+                reply = json.dumps({"tags": tags, "flags": {tag: tag in shares for tag in TAGS}}).encode()
                 self.send_response(200)
                 self.send_header("content-type", "application/json")
                 self.send_header("content-length", str(len(reply)))

@@ -116,9 +116,9 @@ def any_of(family: type[View]) -> st.SearchStrategy[View]:
 
 
 def typical(family: type[View]) -> View:
-    found = [view for view in EACH_KIND if type(view) is family]
-    assert found, f"{family.__name__} is not among KINDS; add it with typical numbers"
-    return found[0]
+    views = [view for view in EACH_KIND if type(view) is family]
+    assert views, f"{family.__name__} is not among KINDS; add it with typical numbers"
+    return views[0]
 
 
 def every_family() -> pytest.MarkDecorator:

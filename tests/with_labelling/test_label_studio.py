@@ -118,11 +118,11 @@ def test_the_recipe_takes_verdicts_there_and_labels_back(
     project = int(studio.client.projects.create(title="photos", label_config=config).id)
     created = studio.call("POST", f"/api/projects/{project}/import?return_task_ids=true", tasks)
     assert (created["task_count"], created["prediction_count"]) == (PICTURES, PICTURES)
-    found = {task.data["file"]: task for task in studio.client.tasks.list(project=project, fields="all")}
-    truths = dict(zip(sorted(found), true_labels(), strict=True))
-    _, *rest = sorted(found)
+    by_file = {task.data["file"]: task for task in studio.client.tasks.list(project=project, fields="all")}
+    truths = dict(zip(sorted(by_file), true_labels(), strict=True))
+    _, *rest = sorted(by_file)
     for file in rest:
-        studio.client.annotations.create(id=found[file].id, result=choice(truths[file]))
+        studio.client.annotations.create(id=by_file[file].id, result=choice(truths[file]))
     (scored / "project.json").write_bytes(studio.get(f"/api/projects/{project}/export?exportType=JSON_MIN"))
     exec(compile(back, PAGE.name, "exec"), space)
     known = {each.name: each.truth for each in labelled(scored / "photos", scored / "labels.csv")}

@@ -179,9 +179,9 @@ def scoring(place: Place, expected: Rows, tmp_path: Path, database: str) -> Scor
 
 def rows(path: object) -> Rows:
     files, name = filesystem(str(path))
-    found = [{k: v for k, v in row.items() if k != SOURCE} for row in pq.read_table(name, filesystem=files).to_pylist()]
-    assert len({row["name"] for row in found}) == len(found)
-    return {row["name"]: row for row in found}
+    table = [{k: v for k, v in row.items() if k != SOURCE} for row in pq.read_table(name, filesystem=files).to_pylist()]
+    assert len({row["name"] for row in table}) == len(table)
+    return {row["name"]: row for row in table}
 
 
 def run(arguments: list[str], code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -208,14 +208,14 @@ def finished(process: subprocess.Popen[str], code: int = 0) -> str:
 
 def processes(name: str) -> list[int]:
     """The processes of a Ray actor, on the cluster of these tests."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if path.read_bytes().startswith(name.encode()) and descends(int(path.parent.name)):
-                found.append(int(path.parent.name))
+                pids.append(int(path.parent.name))
         except OSError:
             continue
-    return found
+    return pids
 
 
 def descends(pid: int) -> bool:
@@ -267,8 +267,8 @@ def test_every_decision_option_works_on_ray_as_at_any_door(
         expected = [verdict for verdict in model.score(pictures, **options) if isinstance(verdict, Verdict)]
     on_ray = ("--engine", "ray", "--address", cluster, *arguments(options))
     run(command("score", pictures, "-p", profile, "-o", tmp_path / "out", *on_ray))
-    found = rows(tmp_path / "out")
-    check([found[verdict.name] for verdict in expected], expected)
+    told = rows(tmp_path / "out")
+    check([told[verdict.name] for verdict in expected], expected)
 
 
 def test_a_table_of_prices_works_on_ray_as_at_any_door_and_a_batch_is_refused(
@@ -289,9 +289,9 @@ def test_a_table_of_prices_works_on_ray_as_at_any_door_and_a_batch_is_refused(
         bill, calls = house.bill, house.calls
         with Model.load(tmp_path / "profile.json", ledger="off") as model:
             expected = [verdict for verdict in model.score(tmp_path / "p.npz") if isinstance(verdict, Verdict)]
-    found = rows(out)
+    table = rows(out)
     told = [of_verdict(verdict) for verdict in expected]
-    check_told([found[verdict.name] for verdict in expected], told, priced=False)
+    check_told([table[verdict.name] for verdict in expected], told, priced=False)
     (day,) = maintenance.stats(database)
     assert calls == day.answered == day.queries == 30 * QUESTIONS
     assert day.micros == math.ceil(bill)
@@ -461,13 +461,13 @@ def test_folders_tables_tars_and_buckets_are_read_and_bad_pictures_are_rows(
         assert (planned["pictures"], planned["unreadable"], place.requests()) == (42, 6, 0)
         done = json.loads(run(place.on_ray(*todo), code=3, RAY_ADDRESS=cluster).stdout)
         assert place.requests() == 6 * QUESTIONS, "a picture that is in many places is asked about once"
-        found = rows(at("verdicts/all"))
+        table = rows(at("verdicts/all"))
     assert (done["pictures"], done["not_scored"], done["complete"]) == (42, 6, False)
-    assert len(found) == 42
-    bad = {name for name in found if is_picture(b"not a picture", 6, name)}
-    assert {name for name, row in found.items() if row["cause"]} == bad
+    assert len(table) == 42
+    bad = {name for name in table if is_picture(b"not a picture", 6, name)}
+    assert {name for name, row in table.items() if row["cause"]} == bad
     for number, data in enumerate(encoded):
-        copies = [row for name, row in found.items() if is_picture(data, number, name)]
+        copies = [row for name, row in table.items() if is_picture(data, number, name)]
         assert len(copies) == 6
         assert len({(row["label"], row["confidence"], str(row["asked"])) for row in copies}) == 1
 
@@ -503,9 +503,9 @@ def test_an_archive_from_a_stranger_gives_its_pictures_and_nothing_else(
     before = sorted(path.name for path in tmp_path.rglob("*"))
     on_ray = ("--engine", "ray", "--address", cluster)
     run(command("score", tmp_path / "lake", "-p", judged / "profile.json", "-o", tmp_path / "out", *on_ray))
-    found = rows(tmp_path / "out")
-    assert len(found) == 3
-    assert {row["cause"] for row in found.values()} == {None}
+    table = rows(tmp_path / "out")
+    assert len(table) == 3
+    assert {row["cause"] for row in table.values()} == {None}
     assert sorted(path.name for path in tmp_path.rglob("*") if "out" not in path.parts) == before
     assert not any((place / "ran").exists() for place in (tmp_path, Path.cwd(), Path.home()))
 
@@ -587,7 +587,7 @@ def test_the_recipe_gives_a_dataset_of_ones_own_the_verdicts_of_one_machine(
     before = f"import ray, looktwice as lt\nray.init({cluster!r})"
     after = f"verdicts.write_parquet({str(tmp_path / 'out')!r})"
     run([sys.executable, "-c", f"{before}\n{recipe}\n{after}"])
-    found = {Path(name).name: row for name, row in rows(tmp_path / "out").items()}
+    table = {Path(name).name: row for name, row in rows(tmp_path / "out").items()}
     with Model.load(judged / "profile.json") as model:
         expected = [verdict for verdict in model.score(pictures) if isinstance(verdict, Verdict)]
-    assert {verdict.name: verdict.label for verdict in expected} == {name: row["label"] for name, row in found.items()}
+    assert {verdict.name: verdict.label for verdict in expected} == {name: row["label"] for name, row in table.items()}
