@@ -20,13 +20,10 @@ from support.errors import coded
 from looktwice.errors import ViewError
 from looktwice.images.image import Image
 from looktwice.views import (
-    CANDIDATES,
     FAMILIES,
     GENERAL,
     GRIDS,
-    LADDERS,
     RENDERER,
-    SEVERITY,
     Affine,
     Again,
     Between,
@@ -439,17 +436,6 @@ def test_the_grids_of_the_paper_are_complete() -> None:
         "affine": 35,
     }
     assert len(GENERAL) == 8
-    assert len(set(CANDIDATES)) == len(CANDIDATES) >= 40
-    assert set(GENERAL[:2]) <= set(CANDIDATES)
-
-
-def test_every_candidate_stands_once_on_a_ladder_and_has_its_rung() -> None:
-    listed = [view for ladder in LADDERS.values() for rung in ladder for view in rung]
-    assert len(set(listed)) == len(listed)
-    assert tuple(listed) == CANDIDATES
-    assert all(
-        SEVERITY[view] == place for ladder in LADDERS.values() for place, rung in enumerate(ladder, 1) for view in rung
-    )
 
 
 # Chance ------------------------------------------------------------------------------------------------------------
@@ -839,12 +825,12 @@ def test_jpeg_loses_more_the_lower_its_quality() -> None:
 def test_maps_that_are_kept_draw_the_same_as_maps_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     image, fixed = noisy(64, 48), [view for view in EACH_KIND if not view.random]
     kept = shown(image, *fixed)
-    monkeypatch.setattr(rendering, "MAPS_BYTES", 0)
+    monkeypatch.setattr(rendering, "MAP_PIXELS", 0)
     assert np.array_equal(kept, shown(image, *fixed))
 
 
 def test_maps_of_small_pictures_are_kept_and_those_of_large_ones_are_not() -> None:
-    moves = ((Mirror(),), (Zoom(1.3),))
+    moves = Mirror(), Zoom(1.3)
     assert rendering.fixed_maps(moves, 32, 32) is rendering.fixed_maps(moves, 32, 32)
     assert rendering.fixed_maps(moves, 1024, 1024) is not rendering.fixed_maps(moves, 1024, 1024)
 

@@ -14,6 +14,7 @@ from functools import lru_cache, reduce
 from hashlib import blake2b
 from itertools import groupby, product
 from math import ceil, pi
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 import cv2
@@ -88,8 +89,9 @@ LONGEST = 32_766
 IN_PAIRS = np.empty(0, np.float32)
 """The argument `y` of `piece` if its `x` contains pairs of x and y."""
 
-MAPS_BYTES = 4 * 2**20
-"""The maximum size in bytes of a cached map; sixteen are cached, enough for the general views at five picture sizes."""
+MAP_PIXELS = 300**2
+"""The maximum number of pixels of a cached map, which takes six bytes per pixel; 128 are cached, enough for the general
+views at sixteen picture sizes."""
 
 _LARGEST = 2**22
 """The maximum number of pixels in a picture with its margin."""
@@ -158,10 +160,7 @@ class Moving(View, ABC):
 
     @abstractmethod
     def motion(self, u: Floats, /) -> Motion:
-        """The motion for each draw; u is (n, 4), uniform in [0, 1), and is used only by random views.
-
-        Each number must be monotone in each column of u, so that its extremes, which limit the margin, are at 0 and 1.
-        """
+        """The motion for each draw; u is (n, 4), uniform in [0, 1), and is used only by random views."""
 
     def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
         move((self,), part, questions, picture, out)
@@ -190,33 +189,24 @@ def move(moves: Moves, part: int, questions: Sequence[Question], picture: Pixels
     """Fill `out` with the picture, transformed in one step by all the moves of each query."""
     height, width, _ = picture.shape
     sampling = sampling_of(moves)
-    if not any(each.random for each in moves):
-        read_through(fixed_maps((moves,), height, width), picture, sampling, out[:1])
-        out[1:] = out[0]
+    if any(each.random for each in moves):
+        maps = _maps(_sources(moves, part, questions, height, width), sampling, height, width)
+        read_through(maps, picture, sampling, out)
         return
-    sources = _sources(moves, part, questions, height, width)
-    reach = _longest_reach(moves, height, width)
-    if reach > min(height, width) / 4:  # few draws come near this maximum, so these draws are measured
-        reach = _reach(sources, height, width)
-    read_through(_maps(sources, reach, sampling, height, width), picture, sampling, out)
+    read_through(fixed_maps(moves, height, width), picture, sampling, out[:1])
+    out[1:] = out[0]
 
 
-def _made_maps(views: tuple[Moves, ...], height: int, width: int) -> Maps:
-    """Create the maps of fixed views; their pieces can be read only once, and are created on demand."""
-    sources = np.concatenate([_sources(moves, 0, (), height, width) for moves in views], axis=1)
-    return _maps(sources, _reach(sources, height, width), sampling_of(views[0]), height, width)
+def fixed_maps(moves: Moves, height: int, width: int) -> Maps:
+    """The maps of a fixed view; small ones are cached, of large ones the pieces are created on demand."""
+    if height * width > MAP_PIXELS:
+        return _maps(_sources(moves, 0, (), height, width), sampling_of(moves), height, width)
+    return _kept_maps(moves, height, width)
 
 
-def fixed_maps(moves: tuple[Moves, ...], height: int, width: int) -> Maps:
-    """The maps of fixed views with the same sampling; small ones are cached."""
-    # Two coordinates and a fraction, of two bytes each, for every pixel of every view.
-    small = len(moves) * height * width * 6 <= MAPS_BYTES
-    return (_kept_maps if small else _made_maps)(moves, height, width)
-
-
-@lru_cache(maxsize=16)
-def _kept_maps(moves: tuple[Moves, ...], height: int, width: int) -> Maps:
-    maps = _made_maps(moves, height, width)
+@lru_cache(maxsize=128)
+def _kept_maps(moves: Moves, height: int, width: int) -> Maps:
+    maps = _maps(_sources(moves, 0, (), height, width), sampling_of(moves), height, width)
     return maps._replace(pieces=tuple(maps.pieces))
 
 
@@ -242,26 +232,11 @@ def _then(first: Sources, second: Sources) -> Sources:
     return both
 
 
-@lru_cache(maxsize=256)
-def _longest_reach(moves: Moves, height: int, width: int) -> float:
-    """The maximum number of pixels that any draw can show beyond the border."""
-    extremes = np.array(list(product((0.0, 1.0), repeat=4)))
-    furthest = abs(complex(width, height)) / 2
-    for each in reversed(moves):
-        _, factor, right, down, _ = each.motion(extremes)
-        furthest = float(np.max((furthest + np.hypot(width * right, height * down)) / factor))
-    return furthest - min(height, width) / 2
-
-
-def _reach(sources: Sources, height: int, width: int) -> float:
-    """The maximum number of pixels that these draws show beyond the border."""
+def _maps(sources: Sources, sampling: Sampling, height: int, width: int) -> Maps:
     corner = np.array([width / 2, height / 2, 1])
     x, y = (corner @ np.abs(sources.view(np.float64))).reshape(-1, 2).max(axis=0).tolist()
-    return float(max(x - width / 2, y - height / 2))
-
-
-def _maps(sources: Sources, reach: float, sampling: Sampling, height: int, width: int) -> Maps:
-    margin, count = max(0, ceil(reach) + 1), sources.shape[1]
+    reach, count = max(x - width / 2, y - height / 2), sources.shape[1]  # the pixels shown beyond the border
+    margin = max(0, ceil(reach) + 1)
     area = (height + 2 * margin) * (width + 2 * margin)
     if area > min(count * height * width, _LARGEST) or max(height, width) + 2 * margin > LONGEST:
         margin = 0  # a margin would cost more than it saves
@@ -293,15 +268,6 @@ def piece(start: int, x: Points, y: Points, margin: int, nearest: bool) -> Piece
     return Piece(start, start + x.shape[1], whole, between)
 
 
-class Run(NamedTuple):
-    """Adjacent views that are rendered together: several draws of one view, or compatible fixed moves."""
-
-    start: int
-    stop: int
-    moves: tuple[Moves, ...]
-    """The moves of each view if all views are fixed moves, otherwise empty."""
-
-
 def renderer(views: Iterable[View]) -> str:
     """The version of the renderer: RENDERER, and the versions of the families that specify one."""
     own = {f"{name_of(type(part))}={part.version}" for view in views for part in view.parts if part.version}
@@ -327,37 +293,12 @@ def render_into(image: Image, questions: Sequence[Question], out: Pixels) -> Non
             f"a picture of {width} x {height} is too large; scale it so that no side exceeds {LONGEST} pixels",
             code="image-too-large",
         )
-    digests, views, _, _ = zip(*questions, strict=True) if questions else ((), (), (), ())
-    if digests.count(image.digest) != len(questions):
-        other = next(digest for digest in digests if digest != image.digest)
+    if other := next((each.digest for each in questions if each.digest != image.digest), None):
         raise ViewError(
             f"a query for picture {other} was used with picture {image.digest}; use each picture's own queries"
         )
-    for start, stop, moves in _runs(views):
-        if moves:
-            read_through(fixed_maps(moves, height, width), image.pixels, sampling_of(moves[0]), out[start:stop])
-        else:
-            draw(questions[start].view, 0, questions[start:stop], image.pixels, out[start:stop])
-
-
-# What is drawn together --------------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=256)
-def _runs(views: tuple[View, ...]) -> tuple[Run, ...]:
-    runs, start = [], 0
-    for _, neighbours in groupby(views, _in_common):
-        moves = [_fixed_moves(view) for view in neighbours]
-        runs.append(Run(start, start + len(moves), tuple(filter(None, moves))))
-        start += len(moves)
-    return tuple(runs)
-
-
-def _in_common(view: View) -> object:
-    """The properties that adjacent views must have in common to be drawn together."""
-    moves = _fixed_moves(view)
-    return sampling_of(moves) if moves else view
-
-
-def _fixed_moves(view: View) -> Moves:
-    return () if view.random else moves_of(view)
+    start = 0
+    for view, some in groupby(questions, key=itemgetter(1)):
+        draws = list(some)
+        draw(view, 0, draws, image.pixels, out[start : start + len(draws)])
+        start += len(draws)
