@@ -38,12 +38,9 @@ from looktwice.views.families import (
     Zoom,
 )
 from looktwice.views.panels import (
-    CANDIDATES,
     GENERAL,
     GRIDS,
-    LADDERS,
     PROMPTED,
-    SEVERITY,
     At,
     Base,
     Chain,
@@ -72,14 +69,11 @@ FAMILIES: tuple[type[View], ...] = tuple(REGISTERED.values())
 """The built-in families."""
 
 __all__ = [
-    "CANDIDATES",
     "FAMILIES",
     "GENERAL",
     "GRIDS",
-    "LADDERS",
     "PROMPTED",
     "RENDERER",
-    "SEVERITY",
     "Affine",
     "Again",
     "At",

@@ -359,46 +359,6 @@ experiments/general.py selects them on a few hundred pictures from each of CIFAR
 models and with equal weight for each dataset, and writes them to this file; docs/views.md has the figures.
 """
 
-LADDERS: dict[str, tuple[tuple[View, ...], ...]] = {
-    name: tuple(Panel.parse(rung).views for rung in text.split("|"))
-    for name, text in {
-        "mirror": "mirror",
-        "zoom": "zoom:0.93 zoom:1.07 | zoom:1.15 | zoom:0.7 zoom:1.3 | zoom:1.8",
-        "mirrored zoom": "mirror+zoom:1.07 | mirror+zoom:0.85 | mirror+zoom:1.3 | mirror+zoom:1.8",
-        "turn": "turn:5 turn:-5 | turn:15 turn:-20 | turn:30 | turn:-45",
-        "mirrored turn": "mirror+turn:-5 | mirror+turn:20 | mirror+turn:-30",
-        "shift": "shift:-0.06,0 shift:0.06,0 shift:0,-0.03 shift:0,0.06 | shift:-0.15,0.1 shift:0.15,-0.1",
-        "crop": """
-            crop:0,0,0.8 crop:1,0,0.8 crop:0,1,0.8 crop:1,1,0.8 mirror+crop:0,0.5,0.75 mirror+crop:1,0.5,0.75 |
-            crop:0,0,0.62 crop:1,0,0.62 crop:0,1,0.62 crop:1,1,0.62
-        """,
-        "perspective": "perspective:0.2,0 | perspective:0,0.3 | perspective:-0.35,0",
-        "elastic": "elastic:20,5 | elastic:50,5",
-        "contrast": """
-            tone:contrast=0.7 mirror+tone:contrast=1.4 | tone:contrast=0.4 mirror+tone:contrast=2.5 | tone:contrast=0.2
-        """,
-        "brightness": "tone:brightness=0.3 tone:brightness=-0.3",
-        "colour": "tone:cast=-0.15 | tone:cast=0.3 | tone:cast=-0.4 tone:grey=1",
-        "posterise": "posterise:4 | posterise:2",
-        "blur": "blur:0.6 | blur:1.2 | blur:2.4",
-        "resample": "resample:0.5 | resample:0.25",
-        "jpeg": "jpeg:30 | jpeg:10",
-        "gaussian": "gaussian:0.05 | gaussian:0.1 | gaussian:0.2",
-        "occlude": """
-            occlude:0.4,where=grid | occlude:0.4 occlude:0.5,where=left occlude:0.5,where=right | occlude:0.6,where=grid
-        """,
-    }.items()
-}
-"""The candidate views of each kind, in levels from mild to strong."""
-
-SEVERITY: dict[View, int] = {
-    view: rung for ladder in LADDERS.values() for rung, views in enumerate(ladder, start=1) for view in views
-}
-"""The level of each candidate within its kind; 1 is the mildest."""
-
-CANDIDATES: tuple[View, ...] = tuple(SEVERITY)
-"""The candidate views for a chosen panel, including those of the general panel."""
-
 PROMPTED: tuple[View, ...] = Panel.parse(
     "order:1 order:2 order:3 wording:1 wording:2 wording:3 ranked describe mirror+order:1 again"
 ).views
