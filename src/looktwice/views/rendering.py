@@ -6,7 +6,6 @@ output is filled as one flat row of pixels, with several thousand pixels per cal
 call, and the maps of large views fit into the CPU cache.
 """
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,16 +30,6 @@ from looktwice.views.base import Floats, Pixels, Question, View, Worded, draw, n
 Words = NDArray[np.uint64]
 
 
-class _Thread(threading.local):
-    """One bit generator per thread: creating one takes as long as drawing a small view, but resetting is fast."""
-
-    def __init__(self) -> None:
-        self.bits = np.random.PCG64DXSM(0)
-
-
-_thread = _Thread()
-
-
 def words(questions: Sequence[Question], part: int, count: int) -> Words:
     """(n, count): random 64-bit numbers for n queries with the same view; `part` is the position in a chain, or 0.
 
@@ -50,15 +39,15 @@ def words(questions: Sequence[Question], part: int, count: int) -> Words:
     if any(each[2:] != (seed, index + place) for place, each in enumerate(questions)):  # the blocks are not contiguous
         return np.concatenate([words([question], part, count) for question in questions])
     key = blake2b(f"{digest} {view.text} {seed} {part}".encode(), digest_size=32).digest()
-    _thread.bits.state = {
+    bits = np.random.PCG64DXSM(0)
+    bits.state = {
         "bit_generator": "PCG64DXSM",
         "state": {"state": int.from_bytes(key[:16], "little"), "inc": int.from_bytes(key[16:], "little") | 1},
         "has_uint32": 0,
         "uinteger": 0,
     }
-    if index:
-        _thread.bits.advance(index * count)
-    return _thread.bits.random_raw(len(questions) * count).reshape(-1, count)
+    bits.advance(index * count)
+    return bits.random_raw(len(questions) * count).reshape(-1, count)
 
 
 def uniforms(questions: Sequence[Question], part: int) -> Floats:
