@@ -109,7 +109,6 @@ LOSSLESS = [
     ("TIFF", {"compression": "tiff_lzw"}),
     ("TIFF", {"compression": "tiff_adobe_deflate"}),
     ("TIFF", {"compression": "packbits"}),
-    ("TIFF", {"big_tiff": True}),
 ]
 
 
@@ -330,11 +329,10 @@ def test_exif_orientation_is_applied(orientation: int, kind: str, order: str) ->
     assert far(decode(data, "it").pixels, photo()) <= (4 if kind == "JPEG" else 0)
 
 
-@pytest.mark.parametrize("big", [False, True])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_the_orientation_of_a_tiff_is_applied(orientation: int, big: bool) -> None:
+def test_the_orientation_of_a_tiff_is_applied(orientation: int) -> None:
     for compression in ("raw", "tiff_lzw"):
-        data = saved(stored(orientation), "TIFF", tiffinfo={274: orientation}, compression=compression, big_tiff=big)
+        data = saved(stored(orientation), "TIFF", tiffinfo={274: orientation}, compression=compression)
         assert np.array_equal(decode(data, "it").pixels, photo())
 
 
@@ -431,7 +429,6 @@ def test_a_tiff_directory_that_is_cut_off_is_refused() -> None:
     assert refused(tiff(grey_tiff_tags(3, 2, 122), bytes(6))[:60]) == "image-unreadable"
     assert refused(tiff([], entries=60_000)) == "image-unreadable"
     assert refused(b"II*\0" + struct.pack("<LH", 2, 0) + bytes(60)) == "image-unreadable"
-    assert refused(b"II+\0" + struct.pack("<HHQ", 8, 0, 2**64 - 1)) == "image-unreadable"
 
 
 # --- refusals ----------------------------------------------------------------------------------------------------
@@ -467,6 +464,7 @@ def test_cut_off_files_are_refused_wherever_they_end(kind: str, part: float) -> 
         b"%PDF-1.7",
         b"P6 1 1 255 abc",
         b"%!PS-Adobe-3.0 EPSF-3.0\n",
+        saved(PIL.Image.new("RGB", (3, 2)), "TIFF", big_tiff=True),
     ],
 )
 def test_what_is_no_picture_is_refused_with_the_formats_that_are_read(data: bytes) -> None:
@@ -483,10 +481,8 @@ def claims(width: int, height: int) -> dict[str, bytes]:
     at = small["JPEG"].index(b"\xff\xc0")
     struct.pack_into(">HH", small["JPEG"], at + 5, min(height, 65535), min(width, 65535))
     struct.pack_into("<ii", small["BMP"], 18, width, height)
-    gif, frame = small["GIF"], bytearray(small["GIF"])
+    gif = small["GIF"]
     struct.pack_into("<HH", gif, 6, min(width, 65535), min(height, 65535))
-    at = frame.index(b",\0\0\0\0" + struct.pack("<HH", 40, 24))
-    struct.pack_into("<HH", frame, at + 5, min(width, 65535), min(height, 65535))
     canvas = struct.pack("<I", width - 1)[:3] + struct.pack("<I", height - 1)[:3]
     webp = b"RIFF" + struct.pack("<I", 22) + b"WEBPVP8X" + struct.pack("<I", 10) + bytes(4) + canvas
     lossless = saved(PIL.Image.fromarray(photo()), "WEBP", lossless=True)
@@ -498,7 +494,6 @@ def claims(width: int, height: int) -> dict[str, bytes]:
         "JPEG": bytes(small["JPEG"]),
         "BMP": bytes(small["BMP"]),
         "GIF screen": bytes(gif),
-        "GIF frame": bytes(frame),
         "WebP canvas": webp,
         "WebP lossless": lossless[:21] + struct.pack("<I", bits) + lossless[25:],
         "WebP lossy": bytes(lossy),
@@ -510,6 +505,13 @@ def claims(width: int, height: int) -> dict[str, bytes]:
 @pytest.mark.parametrize("size", [(100_000, 100_000), (10_000, 9_500)])
 def test_a_size_over_the_limit_is_refused_from_the_header(kind: str, size: tuple[int, int]) -> None:
     assert refused(claims(*size)[kind]) == "image-too-large"
+
+
+def test_a_gif_of_thousands_of_comments_or_with_a_huge_frame_is_refused() -> None:
+    gif = SAMPLES["GIF"]
+    at = gif.index(b",\0\0\0\0" + struct.pack("<HH", 40, 24))
+    assert refused(gif[:at] + b"!\xfe\1x\0" * 50_000 + gif[at:]) == "image-too-large"
+    assert refused(gif[: at + 5] + struct.pack("<HH", 65535, 65535) + gif[at + 9 :]) == "image-unreadable"
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF"])

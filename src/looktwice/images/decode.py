@@ -10,11 +10,10 @@ import stat
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Condition
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +40,9 @@ TOGETHER = 256 * 2**20
 
 MOST_SCANS = 100
 """The maximum number of scans in a JPEG; typical files have about ten."""
+
+MOST_COMMENTS = 1000
+"""The maximum number of comments in a GIF, each of which takes as long as all earlier ones together."""
 
 _JPEG = b"\xff\xd8\xff"
 
@@ -141,6 +143,9 @@ def _check_size(size: tuple[int, int], max_pixels: int) -> None:
 
 def _opened(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
     """Open a Pillow image, reading only the header; returns the image and its EXIF block, which may be empty."""
+    from PIL.BmpImagePlugin import BmpImageFile
+    from PIL.GifImagePlugin import GifImageFile
+
     if not data:
         raise ImageError("the file is empty; replace it")
     if data.startswith(_JPEG):
@@ -149,11 +154,13 @@ def _opened(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
         return _png(data)
     if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
         return _webp(data, max_pixels)
-    if data.startswith((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")):
-        return _tiff(data, max_pixels)
+    if data.startswith((b"II*\0", b"MM\0*")):
+        return _tiff(data)
     if data.startswith((b"GIF87a", b"GIF89a")):
-        return _gif(data, max_pixels)
-    return _bmp(data) if data.startswith(b"BM") else _heif(data)
+        if data.count(b"!\xfe") > MOST_COMMENTS:
+            raise ImageError(f"a GIF of more than {MOST_COMMENTS} comments; save it again", code="image-too-large")
+        return GifImageFile(io.BytesIO(data)), b""
+    return (BmpImageFile(io.BytesIO(data)), b"") if data.startswith(b"BM") else _heif(data)
 
 
 def _jpeg(data: bytes) -> tuple[ImageFile, bytes]:
@@ -161,7 +168,8 @@ def _jpeg(data: bytes) -> tuple[ImageFile, bytes]:
     from PIL.JpegImagePlugin import JpegImageFile
 
     _check_scans(data)
-    picture = JpegImageFile(io.BytesIO(_metadata_renamed(data)))
+    renamed = _JPEG_METADATA.sub(lambda found: found[0][:-1] + found[0][-1:].swapcase(), data)
+    picture = JpegImageFile(io.BytesIO(renamed))
     return picture, next((body[6:] for _, body in picture.applist if body.startswith(b"exif\0\0")), b"")
 
 
@@ -201,57 +209,27 @@ def _check_scans(data: bytes) -> None:
             at += int.from_bytes(data[at : at + 2])
 
 
-_JPEG_METADATA = {b"Exif\0\0": b"\xff\xe1", b"ICC_PROFILE\0": b"\xff\xe2", b"Photoshop 3.0\0": b"\xff\xed"}
-"""The markers and names of the segments that Pillow parses while opening a JPEG."""
+_JPEG_METADATA = re.compile(rb"(?s)\xff(?:\xe1..E(?=xif\0\0)|\xe2..I(?=CC_PROFILE\0)|\xed..P(?=hotoshop 3\.0\0))")
+"""Matches metadata segments up to the first letter of their name; with its case changed, Pillow does not parse them.
 
-
-def _metadata_renamed(data: bytes) -> bytes:
-    """Change the case of the first letter of the metadata names, so that Pillow does not parse these segments.
-
-    The two bytes of a marker cannot occur inside compressed pixels.
-    """
-    names = _JPEG_METADATA.items()
-    segments = [(match.start(), marker) for name, marker in names for match in re.finditer(re.escape(name), data)]
-    places = [at for at, marker in segments if data[at - 4 : at - 2] == marker]
-    if not places:
-        return data
-    renamed = bytearray(data)
-    for at in places:
-        renamed[at] ^= 0x20
-    return bytes(renamed)
+The two bytes of a marker cannot occur inside compressed pixels.
+"""
 
 
 def _png(data: bytes) -> tuple[ImageFile, bytes]:
+    """Open a PNG without the chunks that do not affect the pixels."""
     from PIL.PngImagePlugin import PngImageFile
 
-    essential, exif = io.BytesIO(), b""
-    essential.write(data[:8])
-    for kind, chunk in _png_chunks(data):
-        if kind in _PNG_ESSENTIAL:
-            essential.write(chunk)
-        elif kind == b"eXIf":
-            exif = bytes(chunk[8:-4])
-    essential.seek(0)
-    return PngImageFile(essential), exif
-
-
-_PNG_ESSENTIAL = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
-
-
-def _png_chunks(data: bytes) -> Iterator[tuple[bytes, memoryview]]:
-    """The type and all bytes (length, type, content, checksum) of each chunk; the last chunk may be truncated."""
-    view, at, kind = memoryview(data), 8, b""
+    kept, exif, at, kind = [data[:8]], b"", 8, b""
     while at < len(data) and kind != b"IEND":
-        end = at + 12 + int.from_bytes(view[at : at + 4])
-        kind = data[at + 4 : at + 8]
-        yield kind, view[at:end]
-        at = end
-
-
-def _bmp(data: bytes) -> tuple[ImageFile, bytes]:
-    from PIL.BmpImagePlugin import BmpImageFile
-
-    return BmpImageFile(io.BytesIO(data)), b""
+        length, kind = struct.unpack_from(">L4s", data, at)
+        chunk = data[at : at + 12 + length]
+        if kind in (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"):
+            kept.append(chunk)
+        elif kind == b"eXIf":
+            exif = chunk[8:-4]
+        at += len(chunk)
+    return PngImageFile(io.BytesIO(b"".join(kept))), exif
 
 
 def _heif(data: bytes) -> tuple[ImageFile, bytes]:
@@ -277,32 +255,6 @@ def reads_heic() -> bool:
     return find_spec("pi_heif") is not None
 
 
-def _gif(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
-    """Open the first frame. Its size is checked here, because Pillow would check it with a warning while opening."""
-    from PIL.GifImagePlugin import GifImageFile
-
-    width, height, flags = struct.unpack_from("<HHB", data, 6)
-    head = 13 + ((6 << (flags & 7)) if flags & 0x80 else 0)
-    control, at = _gif_frame(data, head)
-    left, top, across, down = struct.unpack_from("<4H", data, at + 1)
-    _check_size((max(width, left + across), max(height, top + down)), _pillow_limit(max_pixels))
-    return GifImageFile(io.BytesIO(data[:head] + control + data[at:])), b""
-
-
-def _gif_frame(data: bytes, at: int) -> tuple[bytes, int]:
-    """The offset of the first frame, and the block before it that specifies its transparent colour."""
-    control = b""
-    while data[at] != 0x2C:
-        if data[at] != 0x21:
-            raise ImageError("broken or cut off (no frame in the GIF); replace the file")
-        start, kind, at = at, data[at + 1], at + 2
-        while data[at]:
-            at += 1 + data[at]
-        at += 1
-        control = data[start:at] if kind == 0xF9 else control
-    return control, at
-
-
 def _webp(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
     """Open the first frame. Its size is checked here, because opening already allocates the pixels.
 
@@ -310,7 +262,7 @@ def _webp(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
     """
     from PIL.WebPImagePlugin import WebPImageFile
 
-    _check_size(_webp_size(data[:30]), _pillow_limit(max_pixels * 5 // 8))
+    _check_size(_webp_size(data[:30]), max_pixels * 5 // 8)
     picture = WebPImageFile(io.BytesIO(data))
     return picture, picture.info.get("exif", b"")
 
@@ -322,13 +274,6 @@ def _webp_size(head: bytes) -> tuple[int, int]:
         bits = int.from_bytes(head[21:25], "little")
         return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
     return int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(head[28:30], "little") & 0x3FFF
-
-
-def _pillow_limit(max_pixels: int) -> int:
-    """The pixel limit, reduced if necessary to the limit of Pillow's own GIF, WebP and TIFF readers."""
-    import PIL.Image
-
-    return min(max_pixels, PIL.Image.MAX_IMAGE_PIXELS or max_pixels)
 
 
 _TIFF_LIMITS = {
@@ -343,82 +288,42 @@ _TIFF_WIDTHS = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11:
 """The number of bytes per value, by type."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Directory:
-    """The first directory of a TIFF or EXIF block: byte order, offset and length."""
+def _tiff(data: bytes) -> tuple[ImageFile, bytes]:
+    """Open the first page, with only the valid entries of its directory that affect the pixels.
 
-    order: Literal["little", "big"]
-    number: struct.Struct
-    offset: struct.Struct
-    entry: struct.Struct
-    start: int
-    length: int
-
-    @classmethod
-    def parse(cls, block: bytes) -> _Directory:
-        sign = "<" if block[:2] == b"II" else ">"
-        at, number, offset = {b"*": (4, "H", "L"), b"+": (8, "Q", "Q")}[block[2:4].strip(b"\0")]
-        places, counts = struct.Struct(sign + offset), struct.Struct(sign + number)
-        entry = struct.Struct(f"{sign}HH{offset}{places.size}s")
-        (start,) = places.unpack_from(block, at)
-        (length,) = counts.unpack_from(block, start)
-        return cls("little" if sign == "<" else "big", counts, places, entry, start, length)
-
-    def entries(self, block: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-        """The entries: tag, type, number of values, and the values or their offset."""
-        first = self.start + self.number.size
-        for number in range(self.length):
-            yield self.entry.unpack_from(block, first + number * self.entry.size)
-
-    def packed(self, entries: list[tuple[int, int, int, bytes]]) -> bytes:
-        """Encode these entries as the last directory of a file."""
-        body = b"".join(self.entry.pack(*entry) for entry in entries)
-        return self.number.pack(len(entries)) + body + bytes(self.offset.size)
-
-
-def _tiff(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
-    """Open the first page. A TIFF has the layout of an EXIF block, so the file itself is returned as the EXIF block."""
+    A directory has the layout of an EXIF block, so it is returned as the EXIF block.
+    """
     from PIL.TiffImagePlugin import TiffImageFile
 
-    picture = TiffImageFile(io.BytesIO(_tiff_essential(data)))
-    _check_size(picture.size, _pillow_limit(max_pixels))
+    order, kept = "<" if data.startswith(b"II") else ">", dict[int, bytes]()
+    (start,) = struct.unpack_from(f"{order}L", data, 4)
+    (count,) = struct.unpack_from(f"{order}H", data, start)
+    directory = data[start : start + 2 + 12 * count]
+    for at in range(2, 2 + 12 * count, 12):
+        tag, kind, values, offset = struct.unpack_from(f"{order}HHLL", directory, at)
+        size = values * _TIFF_WIDTHS.get(kind, 0)
+        if size and values <= _TIFF_LIMITS.get(tag, 0) and (size <= 4 or offset + size <= len(data)):
+            kept.setdefault(tag, directory[at : at + 12])
+    packed = struct.pack(f"{order}H", len(kept)) + b"".join(kept.values()) + bytes(4)
+    picture = TiffImageFile(io.BytesIO(data[:start] + packed + data[start + len(packed) :]))
     if picture.mode == "I;16" and (picture.tag_v2.get(258) != (16,) or picture.tag_v2.get(262) == 0):
         raise ImageError(
             "grey TIFF with 12 bits or with white as zero cannot be read; convert it to 8 bits",
             code="image-unsupported",
         )
-    return picture, data
+    return picture, directory
 
 
-def _tiff_essential(data: bytes) -> bytes:
-    """Reduce a TIFF to one page, with only the valid directory entries that affect the pixels."""
-    directory, kept, unread = _Directory.parse(data), {}, len(data)
-    if directory.start < 8 * (directory.offset.size // 4):
-        raise ImageError("broken or cut off (a TIFF directory inside the header); replace the file")
-    for tag, kind, values, field in directory.entries(data):
-        size = values * _TIFF_WIDTHS.get(kind, 0)
-        apart = size > len(field)
-        if tag in kept or not 0 < values <= _TIFF_LIMITS.get(tag, 0) or not size:
-            continue
-        if apart and (size > unread or int.from_bytes(field, directory.order) + size > len(data)):
-            continue
-        kept[tag] = (tag, kind, values, field)
-        unread -= size if apart else 0
-    packed, whole = directory.packed(list(kept.values())), memoryview(data)
-    return b"".join((whole[: directory.start], packed, whole[directory.start + len(packed) :]))
+_ORIENTATION = re.compile(
+    rb"\x12\x01\x03\x00\x01\x00\x00\x00([\x01-\x08])\x00|\x01\x12\x00\x03\x00\x00\x00\x01\x00([\x01-\x08])"
+)
+"""Matches the entry of the orientation in an EXIF block, in either byte order."""
 
 
 def _orientation(exif: bytes) -> int:
     """The EXIF orientation, 1 (upright) to 8; 1 if missing or invalid."""
-    block = exif.removeprefix(b"Exif\0\0")
-    try:
-        directory = _Directory.parse(block)
-        values = (
-            int.from_bytes(field[:2], directory.order) for tag, *_, field in directory.entries(block) if tag == 0x112
-        )
-        return next((value for value in values if 1 <= value <= 8), 1)
-    except (KeyError, struct.error):
-        return 1
+    entry = _ORIENTATION.search(exif)
+    return (entry[1] or entry[2])[0] if entry else 1
 
 
 def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
