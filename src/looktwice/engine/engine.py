@@ -22,7 +22,7 @@ from looktwice.engine.budget import Spend
 from looktwice.engine.channel import Channel
 from looktwice.engine.check import Estimate, estimate
 from looktwice.engine.ledger.ledger import Ledger, close_ledger
-from looktwice.engine.picture import OpenPicture, Run, Spent, open_picture
+from looktwice.engine.picture import OpenPicture, Run, open_picture
 from looktwice.engine.query import (
     NO_SCREEN,
     AnswerEvent,
@@ -188,7 +188,7 @@ class QueryEngine:
         not read further. An exception in `on_answer` ends the run.
         """
         run = Run.for_panel(self.channels, panel, rounds, screen, on_answer or self.on_answer)
-        tasks: deque[asyncio.Task[tuple[list[Row | Unscored], Spent]]] = deque()
+        tasks: deque[asyncio.Task[list[Row | Unscored]]] = deque()
         ended: Failure | None = None
         started = taken = 0
         self._runs += 1
@@ -207,9 +207,7 @@ class QueryEngine:
                 await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
                 rows: list[Row | Unscored] = []
                 while tasks and tasks[0].done() and len(rows) < MOST_TOGETHER:
-                    more, spent = tasks.popleft().result()
-                    rows += more
-                    run.spent |= spent
+                    rows += tasks.popleft().result()
                 if any(isinstance(row, Unscored) for row in rows) and (fatal := run.fatal()):
                     raise fatal
                 if rows:
@@ -241,20 +239,17 @@ class QueryEngine:
     async def labels(self, pictures: Sequence[Picture], classifier: str = "") -> list[str]:
         """Query the labels of a few pictures before a run, with one query each; failures are left out."""
         run = Run.for_panel(self.channels, Panel((), classifier), None, NO_SCREEN, None)
-        rows, _ = await self._ask_group(pictures, run)
+        rows = await self._ask_group(pictures, run)
         if fatal := run.fatal():
             raise fatal
         return [row.base for row in rows if isinstance(row, Row) and row.base is not None]
 
-    async def _ask_group(self, pictures: Sequence[Picture], run: Run) -> tuple[list[Row | Unscored], Spent]:
-        """Ask about one picture, or several if queries are free, round by round, until each has enough answers.
-
-        The result includes the classifiers whose budgets did not cover a query.
-        """
+    async def _ask_group(self, pictures: Sequence[Picture], run: Run) -> list[Row | Unscored]:
+        """Ask about one picture, or several if queries are free, round by round, until each has enough answers."""
         async with self._memory.opening(len(pictures)):
             await self._memory.has_room.wait()
             if halt := run.halted():  # a spent budget does not keep stored answers from being read
-                return [Unscored(picture.name, halt.cause, halt.message, halt.code) for picture in pictures], {}
+                return [Unscored(picture.name, halt.cause, halt.message, halt.code) for picture in pictures]
             opened = await self._in_thread(lambda: [self._opened(each, run) for each in pictures])
             asking = [each for each in opened if isinstance(each, OpenPicture)]
             size = sum(each.image.pixels.nbytes * (1 + len(run.slots)) for each in asking)
@@ -267,9 +262,9 @@ class QueryEngine:
                 each.keep_canaries()
             while queries:
                 await self._answers(queries, run)
+                run.note_spent(queries)
                 queries = await self._next_round(asking, run.rounds) if run.rounds else []
-            spent = {name: failure for each in asking for name, failure in each.spent().items()}
-            return [each if isinstance(each, Unscored) else each.row() for each in opened], spent
+            return [each if isinstance(each, Unscored) else each.row() for each in opened]
         finally:
             self._memory.take(-size)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import groupby
@@ -16,9 +16,6 @@ from looktwice.engine.query import Cause, Failure, OnAnswer, Query, Rounds, Scre
 from looktwice.errors import ImageError, ViewError
 from looktwice.images import Floats, Image, Picture, WorkingSize
 from looktwice.views import LONGEST, Again, Panel, Question, View, classifier_of, drawn, renderer
-
-Spent = dict[str, Failure]
-"""The classifiers whose budgets do not cover another query, by name, each with the failure to report."""
 
 
 class Slot(NamedTuple):
@@ -41,8 +38,8 @@ class Run:
     rounds: Rounds | None
     screen: Screen
     on_answer: OnAnswer | None
-    spent: Spent = field(default_factory=dict)
-    """The classifiers whose budgets do not cover another query."""
+    spent: dict[str, Failure] = field(default_factory=dict)
+    """The classifiers whose budgets do not cover another query, by name, each with the failure to report."""
 
     @classmethod
     def for_panel(
@@ -79,6 +76,12 @@ class Run:
     def asked_first(self) -> int:
         """The number of first-round queries per picture."""
         return min(1 + self.rounds.first, len(self.slots)) if self.rounds else len(self.slots)
+
+    def note_spent(self, queries: Iterable[Query]) -> None:
+        """Record the classifiers whose budgets did not cover one of these queries."""
+        for query in queries:
+            if isinstance(query.answer, Failure) and query.answer.cause is Cause.BUDGET:
+                self.spent[query.channel.name] = query.answer
 
     def closed(self, channel: Channel) -> Failure | None:
         """The reason why a classifier can no longer be queried; None if it still can."""
@@ -158,11 +161,6 @@ class OpenPicture:
             queries.append(Query(entry, channel, self.picture.name, source, place, question))
         channel.find(queries)
         return queries
-
-    def spent(self) -> Spent:
-        """The classifiers whose budgets did not cover a query about the picture."""
-        failed = {query.channel.name: query.answer for query in self.queries if isinstance(query.answer, Failure)}
-        return {name: failure for name, failure in failed.items() if failure.cause is Cause.BUDGET}
 
     def keep_canaries(self) -> None:
         """Offer the queries about the unchanged picture, one for each classifier, as canaries."""
