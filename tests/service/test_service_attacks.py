@@ -145,6 +145,14 @@ def test_connections_without_a_request_never_keep_a_client_out(service: Service)
         assert service.post("/v1/look", clothes()[0]).status == 200
 
 
+def test_a_new_client_is_served_while_every_connection_is_busy(service: Service) -> None:
+    with ExitStack() as held:
+        for _ in range(2 * int(LIMITS["connections"])):
+            line = held.enter_context(socket.create_connection(service.address, timeout=60))
+            line.sendall(HEAD + b"Content-Length: 1000\r\n\r\nx")
+            assert service.get("/healthz").status == 200
+
+
 def test_a_list_of_a_million_entries_is_refused_at_once(tmp_path: Path) -> None:
     body = b'{"images": [' + b",".join([b'{"image":""}'] * 1_000_000) + b"]}"
     with serving(learn_profile(tmp_path / "profile.json")) as service, ThreadPoolExecutor() as threads:

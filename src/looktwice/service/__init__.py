@@ -32,7 +32,7 @@ class ServiceLimits:
     """Seconds for receiving the body."""
     headers: float = 10.0
     """Seconds for which a connection stays open until the headers of the next request are complete."""
-    connections: int = 512
+    connections: int = 2048
     """The maximum number of open connections; above this limit, the connection that has been idle for longest is
     closed."""
     reviews: int = 1000

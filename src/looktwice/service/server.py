@@ -42,7 +42,7 @@ class Patient(H11Protocol):
     """uvicorn's protocol with a deadline for the next request, so that slow and idle clients cannot accumulate.
 
     Above the maximum number of connections, the one that has been waiting for longest is closed, so that new clients
-    are always served. The deadline for bodies is applied where they are read. The rest of a rejected body is read and
+    are always served; connections with a request in progress are limited by `Guard`. The deadline for bodies is applied where they are read. The rest of a rejected body is read and
     discarded until the deadline: if the connection were closed at once, a reset could discard the reply.
     """
 
@@ -52,10 +52,11 @@ class Patient(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._await_request()
         if len(self.connections) > self.limits.connections:
             waiting = [each for each in self.connections if isinstance(each, Patient) and each._deadline]
-            min(waiting, key=lambda each: each._deadline.when() if each._deadline else 0.0).transport.abort()
+            if waiting:
+                min(waiting, key=lambda each: each._deadline.when() if each._deadline else 0.0).transport.abort()
+        self._await_request()
 
     def handle_events(self) -> None:
         super().handle_events()
@@ -112,6 +113,7 @@ async def serve(settings: ServiceSettings, place: Place, listening: socket.socke
 async def answer(app: ASGIApp, limits: ServiceLimits, place: Place, listening: socket.socket, token: str = "") -> None:
     """Answer requests at an open socket until a signal; printed links to a page contain the newly created token."""
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every form that is not one
+    _allow_files(2 * limits.connections)
     config = uvicorn.Config(
         app,
         http=type("Limited", (Patient,), {"limits": limits}),
@@ -140,6 +142,16 @@ async def answer(app: ASGIApp, limits: ServiceLimits, place: Place, listening: s
             sys.stderr.write("\n".join([*links(listening, config.is_ssl, token), ""]))
             sys.stderr.flush()
         await server.serve(sockets=[listening])
+
+
+def _allow_files(count: int) -> None:
+    """Let this process open so many files and connections, as far as it may."""
+    with suppress(ImportError, ValueError, OSError):  # on Windows there is no such limit
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 @contextmanager
