@@ -279,7 +279,8 @@ async def load(
 
 
 class Health(threading.Thread):
-    """Asks /healthz five times a second, each time on a connection of its own; `slowest` is in seconds."""
+    """Asks /healthz five times a second, each time on a connection of its own; `slowest` is in seconds, infinite if one
+    request failed."""
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
@@ -289,8 +290,11 @@ class Health(threading.Thread):
     def run(self) -> None:
         while not self._over.wait(0.2):
             began = time.monotonic()
-            with urllib.request.urlopen(self._url + "healthz", timeout=60):
-                self.slowest = max(self.slowest, time.monotonic() - began)
+            try:
+                with urllib.request.urlopen(self._url + "healthz", timeout=60):
+                    self.slowest = max(self.slowest, time.monotonic() - began)
+            except OSError:
+                self.slowest = float("inf")
 
     def stop(self) -> float:
         self._over.set()
