@@ -5,15 +5,16 @@ is decoded each time it is used; only the arrays of a few `.npz` files are cache
 """
 
 import csv
-import heapq
 import io
 import json
 import math
 import os
 import stat
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, Union
 from unicodedata import normalize
@@ -74,8 +75,7 @@ def read_truths(path: Path, column: str = COLUMN) -> dict[str, KnownTruth]:
     neither if the true label could not be determined; a file may have several rows with excluded labels. The column
     `probability` contains relative probabilities of selection for labelling. Other columns are ignored.
 
-    A column `tags`, used instead of `label`, contains all tags of a file, such as `cat;dog`, or is empty. If any file
-    has several rows with different labels, the labels in the table are treated as tags for all files.
+    A column `tags`, used instead of `label`, contains all tags of a file, such as `cat;dog`, or is empty.
     """
     rows = _rows(path)
     where, header = shown(str(path)), next(rows, [])
@@ -104,17 +104,17 @@ def read_truths(path: Path, column: str = COLUMN) -> dict[str, KnownTruth]:
             f"{where}: {few(uneven, 'row')} without exactly {width} filled fields; quote texts that contain commas",
             code="file-malformed",
         )
-    names = [str(PurePosixPath(row[file])) for _, row in table]
-    if column == TAGS or (other is None and len(set(names)) < len(names)):
-        return _tagged(zip(names, (row[label] for _, row in table), strict=True), column, where)
     truths: dict[str, KnownTruth] = {}
     twice = set[str]()
-    for name, (_, row) in zip(names, table, strict=True):
+    for _, row in table:
+        name = str(PurePosixPath(row[file]))
         truth = KnownTruth(
             sys.intern(row[label]) or None,
             (sys.intern(row[other]),) if other is not None and row[other] else (),
             1.0 if chance is None else _probability(row[chance], name, where),
         )
+        if column == TAGS:
+            truth = KnownTruth(tags=tuple(map(sys.intern, dict.fromkeys(split_tags(row[label])))))
         known = truths.setdefault(name, truth)
         if (truth.truth and truth.excluded) or (known is not truth and not (truth.excluded and known.excluded)):
             twice.add(name)
@@ -122,24 +122,11 @@ def read_truths(path: Path, column: str = COLUMN) -> dict[str, KnownTruth]:
             truths[name] = KnownTruth(None, (*known.excluded, *truth.excluded), known.probability)
     if twice:
         raise DataError(
-            f"{where}: {few(sorted(twice), 'file')} in more than one row; keep one row for each",
+            f"{where}: {few(sorted(twice), 'file')} in more than one row; keep one row for each, with all tags "
+            "in a column `tags` if there are several",
             code="pictures-duplicate",
         )
     return truths
-
-
-def _tagged(rows: Iterable[tuple[str, str]], column: str, where: str) -> dict[str, KnownTruth]:
-    """Collect all tags of each file from one or more rows; a label that occurs twice for a file is an error."""
-    tags_by_file: dict[str, list[str]] = {}
-    for name, text in rows:
-        tags_by_file.setdefault(name, []).extend(split_tags(text) if column == TAGS else (text,))
-    twice = sorted(name for name, tags in tags_by_file.items() if len(set(tags)) < len(tags))
-    if twice:
-        raise DataError(
-            f"{where}: {few(twice, 'file')} in more than one row with the same label; keep one of them",
-            code="pictures-duplicate",
-        )
-    return {name: KnownTruth(tags=tuple(map(sys.intern, tags))) for name, tags in tags_by_file.items()}
 
 
 def read_coco(path: Path) -> dict[str, KnownTruth]:
@@ -312,8 +299,7 @@ def labelled(
     `path` is a folder with a `labels.csv` (columns `file` and `label`), a folder with one folder per class, or an
     `.npz` with `images`, `labels` and `class_names`. `truths` is a CSV like `labels.csv` in another place, and
     `column` is the name of its column of true labels. The pictures are labelled with tags if the CSV has a column
-    `tags` or several labels for a file, `truths` is COCO instances JSON, or `labels` of an `.npz` have a column of 0
-    and 1 for each of the `class_names`.
+    `tags` or `truths` is COCO instances JSON.
     """
     with reading(path):
         if truths is None and (path / "labels.csv").is_file():
@@ -361,7 +347,7 @@ def _form(picture: Picture) -> Kind | None:
 
 _OTHER_FORM: dict[Kind, str] = {
     "tags": "the classifier returns tags, but there is one true label per picture; give all tags of each: a column "
-    "`tags` in the CSV (cat;dog), several rows per file, COCO JSON, or a list of tags per picture",
+    "`tags` in the CSV (cat;dog), COCO JSON, or a list of tags per picture",
     "label": "there are several true tags per picture, but the classifier is asked for one label; describe it with "
     'answer = "tags", or give one label per picture',
 }
@@ -404,12 +390,16 @@ def _walk(root: Path) -> Iterator[str]:
     Links to folders are followed last, so that files below the root keep their own names; links to a folder
     above the root, or above the link, are not followed.
     """
-    folders, links, seen = [""], list[str](), set[tuple[int, int]]()
-    while folders or links:
-        folder = folders.pop() if folders else heapq.heappop(links)
+    folders, seen = deque([""]), set[tuple[int, int]]()
+    while folders:
+        folder = folders.popleft()
         with reading(root / folder):
             status = os.stat(root / folder)
-            entries = [] if (status.st_dev, status.st_ino) in seen else list(os.scandir(root / folder))
+            entries = (
+                []
+                if (status.st_dev, status.st_ino) in seen
+                else sorted(os.scandir(root / folder), key=attrgetter("name"))
+            )
         seen.add((status.st_dev, status.st_ino))
         for entry in entries:
             name = f"{folder}{entry.name}"
@@ -417,12 +407,12 @@ def _walk(root: Path) -> Iterator[str]:
                 continue
             if not _is_folder(entry):
                 yield name
-            elif entry.is_symlink():
+            elif not entry.is_symlink():
+                folders.appendleft(name + "/")
+            else:
                 target = os.path.realpath(entry.path)
                 if not any(Path(os.path.realpath(below)).is_relative_to(target) for below in (root, root / folder)):
-                    heapq.heappush(links, name + "/")
-            else:
-                folders.append(name + "/")
+                    folders.append(name + "/")
 
 
 def _is_folder(entry: "os.DirEntry[str]") -> bool:

@@ -1,11 +1,7 @@
-"""Read untrusted `.npz` files: headers are checked before memory is allocated.
-
-An uncompressed array, as written by `numpy.savez`, is read picture by picture.
-"""
+"""Read untrusted `.npz` files: headers are checked before memory is allocated."""
 
 import math
 import os
-import struct
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -18,24 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.errors import DataError, few, shown
-from looktwice.images.image import Collection, Image, Picture, Source, Stamp, WorkingSize, reading, repeated, stamp_of
+from looktwice.images.image import Collection, Image, Picture, Stamp, WorkingSize, reading, repeated, stamp_of
 
 NPZ = "an .npz of plain arrays"
 MOST_BYTES = 2**32
-"""The maximum size, in bytes, of an array that is decompressed into memory."""
-LOCAL_HEADER = struct.Struct("<26xHH")
-"""The fixed part of a member header in a zip file, which ends with the lengths of the name and of the extra field."""
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """The header of an array, checked against the size of the file."""
-
-    shape: tuple[int, ...]
-    kind: "np.dtype[np.generic]"
-    fortran: bool
-    offset: int | None
-    """The offset of the first number in the file; None if the array is compressed."""
+"""The maximum size, in bytes, of an array that is read into memory."""
 
 
 def array_names(path: Path) -> list[str]:
@@ -44,46 +27,33 @@ def array_names(path: Path) -> list[str]:
         return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
-def read_header(path: Path, name: str) -> Header:
-    """Read the header of an array; raises a DataError if the file cannot contain the declared array."""
+def read_header(path: Path, name: str) -> "tuple[tuple[int, ...], np.dtype[np.generic]]":
+    """The shape and type of an array; raises a DataError if the file cannot contain it or it is too large."""
     with reading(path, NPZ), zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
         version, info = np.lib.format.read_magic(member), archive.getinfo(f"{name}.npy")
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, kind = read(member)
+        shape, _, kind = read(member)
         if kind.hasobject:
             raise ValueError("it holds Python objects")
-        start, offset = member.tell(), None
-        if info.compress_type == zipfile.ZIP_STORED and archive.fp:
-            archive.fp.seek(info.header_offset)
-            names = LOCAL_HEADER.unpack(archive.fp.read(LOCAL_HEADER.size))
-            offset = info.header_offset + LOCAL_HEADER.size + sum(names) + start
-    claimed, real = math.prod(shape) * kind.itemsize, os.path.getsize(path)
+        size, start = math.prod(shape) * kind.itemsize, member.tell()
     # A member may also declare a wrong length, but each picture or label needs at least one byte in the file.
-    beyond = offset is not None and offset + claimed > real
-    if min(shape, default=1) < 0 or start + claimed != info.file_size or beyond:
+    if min(shape, default=1) < 0 or start + size != info.file_size or (shape and shape[0] > os.path.getsize(path)):
         raise DataError(
             f"{shown(str(path))}: {name} declares {shape} numbers, which the file does not contain; save it again",
             code="file-malformed",
         )
-    if shape and shape[0] > real:
+    if size > MOST_BYTES:
         raise DataError(
-            f"{shown(str(path))}: {name} declares {shape[0]:,} entries in {real:,} bytes; save it again",
-            code="file-malformed",
+            f"{shown(str(path))}: {name} takes {size / 1e9:,.1f} GB, but at most {MOST_BYTES / 1e9:.1f} are read; save "
+            "the pictures as files",
+            code="image-too-large",
         )
-    return Header(shape, kind, fortran, offset)
+    return shape, kind
 
 
 def read_array(path: Path, name: str) -> "NDArray[np.generic]":
-    """Read the whole array; raises a DataError if the array is too large."""
-    header = read_header(path, name)
-    size = math.prod(header.shape) * header.kind.itemsize
-    if size > MOST_BYTES:
-        raise DataError(
-            f"{shown(str(path))}: {name} takes {size / 1e9:,.1f} GB when unpacked, but at most "
-            f"{MOST_BYTES / 1e9:.1f} are read; save it with numpy.savez, without compression, "
-            "which is read picture by picture",
-            code="image-too-large",
-        )
+    """Read an array whose header is valid."""
+    read_header(path, name)
     with reading(path, NPZ), zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
         array: NDArray[np.generic] = np.lib.format.read_array(member, allow_pickle=False)
         return array
@@ -94,11 +64,11 @@ def read_array(path: Path, name: str) -> "NDArray[np.generic]":
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Pictures in a compressed array; a name ends with `#` and the index in the array."""
+    """Pictures in an array; a name ends with `#` and the index in the array."""
 
     path: Path
     listed: Stamp
-    """The stamp of the file when it was listed."""
+    """The mtime and size of the file when it was listed, which are the same on every machine."""
 
     def stamp(self, name: str) -> Stamp:
         return stamp_of(self.path)
@@ -109,52 +79,20 @@ class Stack:
         return Image.from_array(images[int(name.rpartition("#")[2])]).within(size)
 
 
-@dataclass(frozen=True, slots=True)
-class Slices:
-    """Pictures in an uncompressed array, read one by one."""
-
-    path: Path
-    listed: Stamp
-    offset: int
-    shape: tuple[int, ...]
-    """The shape of one picture."""
-
-    def stamp(self, name: str) -> Stamp:
-        return stamp_of(self.path)
-
-    def image(self, name: str, size: WorkingSize | None = None) -> Image:
-        step = math.prod(self.shape)
-        with reading(self.path), self.path.open("rb") as file:
-            if content_stamp(file.fileno()) != self.listed:
-                raise _changed(self.path)
-            file.seek(self.offset + int(name.rpartition("#")[2]) * step)
-            pixels = np.frombuffer(file.read(step), np.uint8)
-        return Image.from_array(pixels.reshape(self.shape)).within(size)
-
-
-def _changed(path: Path) -> DataError:
-    return DataError(
-        f"{shown(str(path))}: changed since its pictures were listed; list them again", code="file-malformed"
-    )
-
-
 _LOADING = Lock()
 
 
 @lru_cache(maxsize=2)
 def _images(stack: Stack) -> NDArray[np.uint8]:
     with reading(stack.path):
-        if content_stamp(stack.path) != stack.listed:
-            raise _changed(stack.path)
+        if stamp_of(stack.path)[::2] != stack.listed:
+            raise DataError(
+                f"{shown(str(stack.path))}: changed since its pictures were listed; list them again",
+                code="file-malformed",
+            )
         images = read_array(stack.path, "images").view(np.uint8)
     images.flags.writeable = False
     return images
-
-
-def content_stamp(file: Path | int) -> Stamp:
-    """The mtime and size of an array's file."""
-    status = os.stat(file)
-    return status.st_mtime_ns, status.st_size
 
 
 def stacked(path: Path, name: str, max_pixels: int) -> Sequence[Picture]:
@@ -165,8 +103,8 @@ def stacked(path: Path, name: str, max_pixels: int) -> Sequence[Picture]:
             f"has {', '.join(map(shown, names))}",
             code="file-malformed",
         )
-    listed, header = content_stamp(path), read_header(path, "images")
-    shape, kind = header.shape, header.kind
+    listed = stamp_of(path)[::2]
+    shape, kind = read_header(path, "images")
     if kind != np.uint8 or not (len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3, 4))):
         raise DataError(
             f"{where}: images are {kind} of shape {shape}; give uint8, N x H x W or N x H x W x 3",
@@ -181,10 +119,7 @@ def stacked(path: Path, name: str, max_pixels: int) -> Sequence[Picture]:
             f"{where}: {shape[2]} x {shape[1]} pixels is more than the limit of {max_pixels:,}; raise it",
             code="image-too-large",
         )
-    source: Source = Stack(path, listed)
-    if header.offset is not None and not header.fortran:
-        source = Slices(path, listed, header.offset, shape[1:])
-    return Collection([f"{name}#{place}" for place in range(shape[0])], source)
+    return Collection([f"{name}#{place}" for place in range(shape[0])], Stack(path, listed))
 
 
 def labelled_stack(path: Path, max_pixels: int) -> list[Picture]:
@@ -200,8 +135,6 @@ def labelled_stack(path: Path, max_pixels: int) -> list[Picture]:
             f"{where}: {few(twice, 'class name')} used for two classes; give each class a different name",
             code="file-malformed",
         )
-    if labels.ndim == 2 and labels.shape[1] > 1:
-        return _tagged_stack(pictures, labels, classes, where)
     truths = named_truths(path, labels, classes)
     if len(truths) != len(pictures):
         raise DataError(
@@ -209,19 +142,6 @@ def labelled_stack(path: Path, max_pixels: int) -> list[Picture]:
             code="labels-unmatched",
         )
     return [Picture(p.name, truth, p.source) for p, truth in zip(pictures, truths, strict=True)]
-
-
-def _tagged_stack(
-    pictures: Sequence[Picture], labels: "NDArray[np.generic]", tags: Sequence[str] | None, where: str
-) -> list[Picture]:
-    """Pictures with one column of 0 and 1 per tag."""
-    if tags is None or labels.shape != (len(pictures), len(tags)) or not np.isin(labels, (0, 1)).all():
-        wanted = f"a row of 0 and 1 for each of {len(pictures)} pictures, with a class name for each column"
-        raise DataError(f"{where}: labels of shape {labels.shape} are not tags; give {wanted}", code="file-malformed")
-    return [
-        Picture(picture.name, None, picture.source, tags=tuple(tags[code] for code in np.flatnonzero(row).tolist()))
-        for picture, row in zip(pictures, labels, strict=True)
-    ]
 
 
 def named_truths(path: Path, labels: "NDArray[np.generic]", names: Sequence[str] | None) -> list[str]:
