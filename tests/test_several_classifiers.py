@@ -126,8 +126,6 @@ def test_a_result_is_shown_by_its_figures_and_a_limit_below_every_price_is_refus
         sent = model.asked.sent
         for price, queries in ((0.0001, None), (float("nan"), None), (None, 0.5)):
             with pytest.raises(FitError, check=coded("option-invalid")):
-                result.at(price, queries)
-            with pytest.raises(FitError, check=coded("option-invalid")):
                 model.fit(IMAGES, TRUTHS, max_price=price, max_queries=queries)
         assert model.asked.sent == sent
 

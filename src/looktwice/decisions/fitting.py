@@ -53,27 +53,6 @@ from looktwice.errors import DataError
 from looktwice.views import Panel, renderer
 
 
-@dataclass(frozen=True, eq=False)
-class Learned:
-    """A profile, its votes, and the frontier of loss against price."""
-
-    profile: Profile
-    chosen: Collected
-    """The answers of the chosen sources, on which the profile was fitted."""
-    collected: Collected
-    """The answers of all sources, for every labelled picture."""
-    asked: tuple[ProfileClassifier, ...]
-    selected: SelectedSequence
-    whole: bool = False
-    """Whether the panel was fixed, so that only early stopping was learned."""
-
-    def again(self, choice: Choice, n_selection: int) -> Learned:
-        """Select another point of the frontier, reusing the fits."""
-        return learn_sequence(
-            self.collected, self.asked, n_selection, choice, whole=self.whole, held=self.selected.held
-        )
-
-
 def learn(collected: Collected, calibrator: Calibrator, description: str, n_selection: int = 0) -> Profile:
     """Fit a profile of the whole panel, with early stopping, from labelled votes; sends no queries.
 
@@ -89,7 +68,7 @@ def learn(collected: Collected, calibrator: Calibrator, description: str, n_sele
         asked = ProfileClassifier(
             name=collected.panel.first, description=description, fingerprint=collected.fingerprint
         )
-        return learn_sequence(collected, [asked], n_selection, ballot=calibrator.ballot, whole=True).profile
+        return learn_sequence(collected, [asked], n_selection, ballot=calibrator.ballot, whole=True)[0]
     held_out = crossfit.cross_fit(calibrator, labelled, n_selection=n_selection)
     return build(
         collected,
@@ -107,15 +86,15 @@ def learn_sequence(
     choice: Choice = choose,
     ballot: Ballot = "vote",
     whole: bool = False,
-    held: HeldOutJuries | None = None,
-) -> Learned:
-    """Fit a profile of the best sequence for its price, from the answers of all these classifiers.
+) -> tuple[Profile, Collected]:
+    """Fit a profile of the best sequence for its price, from the answers of all these classifiers; also returns the
+    answers of its sources.
 
     The selection is nested in each fold, so guarantees hold for all stages together. With `whole`, the panel is fixed
     and only early stopping is learned.
     """
     labelled = collected.labelled()
-    held = held or candidates(labelled, sources_of(collected.panel, asked), ballot)
+    held = candidates(labelled, sources_of(collected.panel, asked), ballot)
     every = tuple(range(1 + len(labelled.panel)))
     selected = find(held, choice, [every] if whole else None)
     places = every if whole else selected.places
@@ -137,7 +116,7 @@ def learn_sequence(
         adaptive = _adaptive(_chosen(collected, asked, held, selected.places)[0], selected, n_selection, stopped)
         update["adaptive"] = adaptive.model_copy(update={"expected": Expected.compare(stopped, curve[-1])})
         update["cheaper"] = tuple(_cheaper(collected, asked, selected, n_selection, whole))
-    return Learned(profile.model_copy(update=update), chosen, collected, tuple(asked), selected, whole)
+    return profile.model_copy(update=update), chosen
 
 
 def points_shown(selected: SelectedSequence) -> tuple[FrontierPoint, ...]:

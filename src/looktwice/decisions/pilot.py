@@ -30,7 +30,6 @@ from looktwice.calibration import (
 )
 from looktwice.decisions import collecting, fitting
 from looktwice.decisions.collecting import Collected
-from looktwice.decisions.fitting import Learned
 from looktwice.decisions.profile import Profile, ProfileClassifier
 from looktwice.decisions.results import FrontierPoint
 from looktwice.decisions.sequence import Choice, Point, candidates, choose, frontier
@@ -136,8 +135,6 @@ class Selection:
     """The number of pilot pictures, which are used for fitting only."""
     sentences: tuple[str, ...] = ()
     """The findings of the pilot, as sentences."""
-    beside: tuple[Point, ...] = ()
-    """The candidates that were tried only in the pilot."""
     cut: str = ""
     """A sentence on the queries left out because the budget did not cover them for every picture; empty if it covered
     all."""
@@ -170,10 +167,10 @@ async def ask(
     pilot = joined([half, more], suited).distinct()
     if _cut(more):
         return Selection(pilot, len(pilot.votes), tuple(sentences))
-    worth, why, beside = paying(pilot.labelled(), suited, asked)
+    worth, why = paying(pilot.labelled(), suited, asked)
     rest = await collecting.collect(engine, mixed[size:], worth, pilot.votes.vocabulary)
     whole = joined([joined([pilot], worth), rest], worth).distinct()
-    return Selection(whole, len(pilot.votes), (*sentences, *why), tuple(beside))
+    return Selection(whole, len(pilot.votes), (*sentences, *why))
 
 
 async def ask_all(engine: QueryEngine, pictures: Sequence[Picture], panel: Panel) -> Selection:
@@ -260,11 +257,8 @@ def _unsuitable(bad: Sequence[View], kept: Sequence[View]) -> str:
     return f"{change[0].upper()}{change[1:]}: {len(bad)} of {len(bad) + len(kept)} views are left out."
 
 
-def paying(
-    labelled: LabelledVotes, panel: Panel, asked: Sequence[ProfileClassifier]
-) -> tuple[Panel, list[str], list[Point]]:
-    """Select the views and classifiers that are worth their cost, with the reasons and the frontier points that use
-    others."""
+def paying(labelled: LabelledVotes, panel: Panel, asked: Sequence[ProfileClassifier]) -> tuple[Panel, list[str]]:
+    """Select the views and classifiers that are worth their cost, with the reasons."""
     own = [column for column, view in enumerate(panel) if not classifier_of(view)]
     wrong = int((labelled.base != labelled.truths).sum())
     useful, fold = panels.with_useful_scores(labelled), folds(len(labelled), crossfit.FOLDS, 0)
@@ -279,15 +273,13 @@ def paying(
             what = "One query with its score suffices" if scored else "Asking again adds nothing"
             sentences.append(f"{what}: {len(own)} more queries lower the Brier score by {share} in the pilot.")
     sources = fitting.sources_of(panel, asked)
-    points = candidates(labelled, sources).search()
     if len(asked) > 1 and wrong >= WRONG:
+        points = candidates(labelled, sources).search()
         worth = {source for point in _significant(points) for source in point.sequence.sources}
         kept = [column for column in kept if sources[1 + column] in worth or column in own]
         if left := [s.classifier for s in sources[1:] if s.classifier != asked[0].name and s not in worth]:
             sentences.append(f"Not worth their price in the pilot: {', '.join(dict.fromkeys(left))}.")
-    gone = {sources[1 + column] for column in range(len(panel)) if column not in kept}
-    beside = [point for point in frontier(points) if gone & set(point.sequence.sources)]
-    return replace(panel, views=tuple(panel.views[column] for column in kept)), sentences, beside
+    return replace(panel, views=tuple(panel.views[column] for column in kept)), sentences
 
 
 def _significant(points: Sequence[Point]) -> list[Point]:
@@ -326,31 +318,24 @@ class FitResult:
     """The result of `fit`: the profile and the frontier."""
 
     profile: Profile
-    frontier: Frontier
     collected: Collected = field(repr=False)
     """The answers that the profile was fitted on."""
     sentences: tuple[str, ...] = ()
     """Remarks, as sentences."""
     settings: tuple[Setting, ...] = ()
     """The results of each setting in the paper's search."""
-    learned: Learned | None = field(default=None, repr=False)
     pilot: int = 0
     """The number of labelled pictures used for selection, which are used for fitting only."""
     cut: str = ""
     """A sentence on the queries left out because the budget did not cover them; empty if it covered all."""
 
+    @property
+    def frontier(self) -> Frontier:
+        """The error of each operating point, and its price."""
+        return Frontier(self.profile.frontier)
+
     def __str__(self) -> str:
         return "\n".join([str(self.profile), *self.sentences, *filter(None, [self.cut])])
-
-    def at(self, max_price: float | None = None, max_queries: float | None = None) -> Profile:
-        """Fit the profile of another point within these limits per picture, without queries; pass it to `Model.use`.
-
-        The candidates use only sources that were asked about all labelled pictures: shorter sequences, and other
-        stopping thresholds. For other points, `to_buy` is the number of queries still needed.
-        """
-        if self.learned is None:
-            return self.profile
-        return self.learned.again(limits(self.learned.asked, max_price, max_queries), self.pilot).profile
 
 
 def limits(asked: Sequence[ProfileClassifier], max_price: float | None, max_queries: float | None) -> Choice:
@@ -374,22 +359,9 @@ def fit(
     whole: bool = False,
 ) -> FitResult:
     """Fit the profile of the best sequence for its price, from stored answers; `whole` keeps the panel."""
-    collected = chosen.collected
-    learned = fitting.learn_sequence(collected, asked, chosen.pilot, choice, ballot, whole)
-    have = {*map(str, fitting.sources_of(collected.panel, asked))}
-    rest = max(0, len(collected.votes) - chosen.pilot)
-    beside = [
-        FrontierPoint.from_point(point).model_copy(
-            update={"to_buy": rest * sum(str(source) not in have for source in point.sequence.sources)}
-        )
-        for point in chosen.beside
-    ]
-    points = tuple(sorted((*learned.profile.frontier, *beside), key=lambda point: point.price))
-    profile = learned.profile.model_copy(update={"frontier": points})
+    profile, answers = fitting.learn_sequence(chosen.collected, asked, chosen.pilot, choice, ballot, whole)
     sentences = (*chosen.sentences, *profile.advice())
-    return FitResult(
-        profile, Frontier(points), learned.chosen, sentences, learned=learned, pilot=chosen.pilot, cut=chosen.cut
-    )
+    return FitResult(profile, answers, sentences, pilot=chosen.pilot, cut=chosen.cut)
 
 
 # The paper's search -------------------------------------------------------------------------------------------------

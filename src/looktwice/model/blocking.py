@@ -314,7 +314,6 @@ class Model:
     policy = _passed_on(AsyncModel.policy)
     plan = _passed_on(AsyncModel.plan)
     panel = _passed_on(AsyncModel.panel)
-    use = _passed_on(AsyncModel.use)
     learn = _passed_on(AsyncModel.learn)
     typical_price = _passed_on(AsyncModel.typical_price)
     ledger_name = _passed_on(AsyncModel.ledger_name)

@@ -11,7 +11,6 @@ from looktwice.classifiers import AnswerKind
 from looktwice.decisions import (
     Collected,
     FitResult,
-    Frontier,
     NoiseFile,
     OnCollected,
     Plan,
@@ -112,7 +111,7 @@ class Learner(Connection):
             result = pilot.fit(replace(selection, collected=collected), asked, choice, family.ballot, whole)
         else:
             profile = fitting.learn(collected, family, self.description)
-            result = FitResult(profile, Frontier(()), collected)
+            result = FitResult(profile, collected)
         self.profile = result.profile
         return result
 
@@ -146,7 +145,7 @@ class Learner(Connection):
             )
         async with self._showing(len(pictures)) as engine:
             self.profile, collected = await tagging.fit(engine, pictures, panel, on_collected)
-        return FitResult(self.profile, Frontier(()), collected)
+        return FitResult(self.profile, collected)
 
     def _asked(self) -> list[ProfileClassifier]:
         """The classifiers as stored in a profile, cheapest first; a single one has no name."""
@@ -170,11 +169,6 @@ class Learner(Connection):
         prices = {"": asked[0].price, **{each.name: each.price for each in asked}}
         return pilot.plan(count, self.panel(views), prices, fixed=views not in (None, ""))
 
-    def use(self, profile: Profile) -> None:
-        """Replace the model's profile, for example by another point of the frontier: `model.use(result.at(…))`."""
-        profile.check({connected.name: connected for connected in self.connected})
-        self.profile = profile
-
     async def _collected(
         self, pictures: Sequence[Picture], panel: Panel, on_collected: OnCollected | None = None
     ) -> Collected:
@@ -195,7 +189,7 @@ class Learner(Connection):
         async with self._showing(len(grid) * len(pictures)) as engine:
             chosen, settings = await pilot.search(engine, pictures, grid, draws)
         self.profile = fitting.learn(chosen.collected, Gaussian(), self.description, n_selection=chosen.pilot)
-        return FitResult(self.profile, Frontier(()), chosen.collected, settings=tuple(settings), pilot=chosen.pilot)
+        return FitResult(self.profile, chosen.collected, settings=tuple(settings), pilot=chosen.pilot)
 
     async def transfer(
         self,
