@@ -261,8 +261,8 @@ async def test_a_ranking_that_a_view_asks_for_is_kept(vendor: str) -> None:
     assert one.options == ()
     assert len(five.options) == 5
     assert five.options[0][0] == five.label == labels_of(pictures()[:1])[0]
-    assert dict(one.usage)
-    assert 300 in dict(one.usage).values()
+    assert one.usage
+    assert one.usage.input >= 300
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ from looktwice.classifiers.base import (
 from looktwice.classifiers.chat.batching import Fate, Line, Sought
 from looktwice.classifiers.chat.model import Asked, ChatClassifier
 from looktwice.classifiers.onnx import Preprocessing
-from looktwice.classifiers.prices import Tariff, example, read_table, tokens_of
+from looktwice.classifiers.prices import Tariff, example, read_table
 from looktwice.classifiers.python import batched, returns_tags
 from looktwice.classifiers.registry import (
     Amount,

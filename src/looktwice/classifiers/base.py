@@ -181,10 +181,6 @@ AnswerKind = Literal["label", "tags"]
 """The type of answers: one label, or any number of tags."""
 
 
-Usage = tuple[tuple[str, int], ...]
-"""The token usage of an answer, with the classifier's own counts and field names: `(("input_tokens", 300), …)`."""
-
-
 class Tokens(NamedTuple):
     """The billed tokens of a query and its reply."""
 
@@ -227,8 +223,8 @@ class Answer:
     raw: bytes | None = None
     options: tuple[Option, ...] = ()
     """The first labels, at most KEPT_OPTIONS, of the ranked list, if the classifier returned one."""
-    usage: Usage = ()
-    """The token usage, if reported."""
+    usage: Tokens | None = None
+    """The billed tokens, if reported."""
 
     def listed(self) -> tuple[Option, ...]:
         """The ranked list; without one, only the label and its score, or nothing if there is no score."""

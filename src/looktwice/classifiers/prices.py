@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping
 from datetime import date
 from decimal import ROUND_CEILING, Decimal
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
+import jmespath
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from looktwice.classifiers.base import Tokens, Weight
@@ -193,7 +193,7 @@ class Table(BaseModel):
 
 
 class Count(NamedTuple):
-    """The names of the fields with a vendor's token counts; if several fields are present, they are summed."""
+    """The JMESPaths to a vendor's token counts; if several are present, they are summed."""
 
     input: tuple[str, ...]
     output: tuple[str, ...]
@@ -218,14 +218,15 @@ COUNTS = (
 """Chat completions of OpenAI; responses of OpenAI, and Anthropic, whose input excludes the cache; Gemini."""
 
 
-def tokens_of(usage: Mapping[str, int]) -> Tokens | None:
+def tokens_of(usage: object) -> Tokens | None:
     """The billed tokens of a reply, as counted by the vendor; returns None if the count is missing or impossible.
 
     A negative count would refund money that was spent, and a huge count would overflow.
     """
     for count in COUNTS:
-        if count.input[0] in usage:
-            tokens = Tokens(*(sum(usage.get(name, 0) for name in names) for names in count))
+        numbers = [[jmespath.search(path, usage) for path in paths] for paths in count]
+        if numbers[0][0] is not None:
+            tokens = Tokens(*(sum(number for number in each if type(number) is int) for each in numbers))
             sensible = all(0 <= number <= MOST_TOKENS for number in tokens)
             return tokens if sensible and tokens.cached + tokens.written <= tokens.input else None
     return None

@@ -12,7 +12,7 @@ from functools import lru_cache
 from sys import maxsize
 from typing import NamedTuple, Protocol
 
-from looktwice.classifiers import Amount, Answer, Metered, Tariff, Tokens, tokens_of
+from looktwice.classifiers import Amount, Answer, Metered, Tariff, Tokens
 from looktwice.errors import BudgetError
 from looktwice.views import AS_DESCRIBED, Phrasing
 
@@ -210,7 +210,7 @@ class TokenMeter:
         return self._quoted(height, width, replace(phrasing, order=None))  # which has no price
 
     def bill(self, answer: Answer) -> Bill | None:
-        tokens = tokens_of(dict(answer.usage))
+        tokens = answer.usage
         return tokens and Bill(tokens, self._tariff.picos(tokens, self._batched))
 
     def _weighed(self, height: int, width: int, phrasing: Phrasing) -> Quote:

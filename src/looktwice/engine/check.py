@@ -13,7 +13,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.classifiers import Answer, AnswerKind, size_in_bytes, tags, tokens_of, why_none
+from looktwice.classifiers import Answer, AnswerKind, size_in_bytes, tags, why_none
 from looktwice.engine.channel import Channel
 from looktwice.engine.ledger.schema import Entry, place
 from looktwice.engine.picture import OpenPicture, Run
@@ -107,7 +107,7 @@ async def examine(channel: Channel, image: Image) -> Checkup:
         size_in_bytes(prepared),
         tuple((answer.score, len(answer.options)) for answer, _ in timed),
         quote.tokens[:2],
-        tuple(tokens[:2] for answer, _ in timed if (tokens := tokens_of(dict(answer.usage)))),
+        tuple(answer.usage[:2] for answer, _ in timed if answer.usage),
         channel.kind,
         tuple(channel.names.label(word) for word, _ in timed[0][0].options[:NAMED]) if _are_tags(timed[0][0]) else (),
         tuple(

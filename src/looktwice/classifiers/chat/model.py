@@ -32,13 +32,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 from urllib.parse import parse_qs
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+import jmespath
+from pydantic import BaseModel, Field, field_validator, model_validator
 from yarl import URL
 
-from looktwice.classifiers.base import MOST_OPTIONS, Answer, Option, Pixels, Settings, Usage, Weight, fingerprint
+from looktwice.classifiers.base import MOST_OPTIONS, Answer, Option, Pixels, Settings, Weight, fingerprint
 from looktwice.classifiers.chat.batching import BatchApi
 from looktwice.classifiers.chat.prompts import (
     LABELS,
@@ -46,11 +47,13 @@ from looktwice.classifiers.chat.prompts import (
     Lexicon,
     Missing,
     Prompts,
+    Token,
     keepable,
     options_of,
     probability_of,
     word_of,
 )
+from looktwice.classifiers.prices import tokens_of
 from looktwice.classifiers.registry import described, labels_of
 from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.settings import Encoding, HttpSettings, kind_of
@@ -70,6 +73,29 @@ ADDED = {"wordings", "enumeration", "picture", "logprobs", "probabilities", "uns
 """Settings that are in a fingerprint only if they are set, so that older fingerprints stay valid."""
 
 
+class LogProb(BaseModel):
+    """A token of an answer; `bytes` if its text may end within a character."""
+
+    token: str
+    logprob: float
+    bytes: tuple[Annotated[int, Field(ge=0, le=255)], ...] | None = None
+
+    def as_token(self) -> Token:
+        return Token(self.token.encode() if self.bytes is None else bytes(self.bytes), self.logprob)
+
+
+class Told(BaseModel):
+    """The parts of a vendor's reply that are used."""
+
+    valid: Literal[True]
+    """Whether it is a reply of this API."""
+    end: str
+    """The reason for the end of the answer."""
+    text: str
+    tokens: tuple[LogProb, ...] = ()
+    usage: object = None
+
+
 class ChatModel(HttpSettings, ABC):
     """Settings, request format and reply format of one vendor."""
 
@@ -80,6 +106,10 @@ class ChatModel(HttpSettings, ABC):
     """The vendor's batches, if it has any."""
     picture_limits: ClassVar[Mapping[str, object]]
     """The side to which the server scales pictures down, and the largest file it accepts."""
+    reply: ClassVar[str]
+    """The JMESPath to a reply's parts, the fields of `Told`."""
+    ends: ClassVar[Mapping[str, Missing | None]]
+    """Why there is no label, by the reason for the end; None for a complete answer. All other answers are cut off."""
 
     model: str = Field(min_length=1)
     labels: tuple[str, ...] | str = Field(min_length=1)
@@ -141,9 +171,11 @@ class ChatModel(HttpSettings, ABC):
     def request(self, text: str, schema: Mapping[str, object]) -> Mapping[str, object]:
         """The body of a request, with the placeholders KIND and PICTURE."""
 
-    @abstractmethod
     def read(self, body: bytes) -> Completion:
-        """Parse the completion; raises a ValidationError if the body is invalid."""
+        """Parse the completion; raises a ValueError or RecursionError if the body is invalid."""
+        told = Told.model_validate(jmespath.search(self.reply, json.loads(body)))
+        text = self.ends.get(told.end, Missing.CUT) or told.text or Missing.EMPTY
+        return Completion(text, tokens_of(told.usage), tuple(token.as_token() for token in told.tokens))
 
     def headers(self) -> Mapping[str, str]:
         """The headers of every request, except the key."""
@@ -284,7 +316,7 @@ class ChatClassifier:
         """Read the answer in a reply to this wording."""
         try:
             completion = self._vendor.read(reply.body)
-        except ValidationError:
+        except (ValueError, RecursionError):
             pass
         else:
             listed = self._options(completion.text, phrasing)[:MOST_OPTIONS]
@@ -338,13 +370,3 @@ def settings_in(address: str) -> Settings:
 def given(values: Mapping[str, object]) -> dict[str, object]:
     """Drop values that are None."""
     return {name: value for name, value in values.items() if value is not None}
-
-
-def flat(counts: object, prefix: str = "") -> Usage:
-    """Flatten a vendor's usage report; nested numbers are named `part.name`."""
-    numbers: list[tuple[str, int]] = []
-    for name, value in counts.items() if isinstance(counts, Mapping) else ():
-        if isinstance(value, int) and not isinstance(value, bool):
-            numbers.append((f"{prefix}{name}", value))
-        numbers += flat(value, f"{prefix}{name}.")
-    return tuple(numbers)

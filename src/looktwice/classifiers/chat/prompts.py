@@ -17,7 +17,7 @@ from enum import StrEnum
 from importlib.resources import files
 from typing import NamedTuple
 
-from looktwice.classifiers.base import NO_LABEL, Option, Usage
+from looktwice.classifiers.base import NO_LABEL, Option, Tokens
 from looktwice.errors import PermanentError
 from looktwice.views import Phrasing
 
@@ -200,7 +200,7 @@ class Completion(NamedTuple):
     """The content of a reply: the model's text, or why there is none, and the vendor's token count."""
 
     text: str | Missing
-    usage: Usage = ()
+    usage: Tokens | None = None
     tokens: tuple[Token, ...] = ()
     """The tokens of the text, if the vendor reports their probabilities."""
 

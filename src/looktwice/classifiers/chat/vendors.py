@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal, Self
+from typing import ClassVar, Literal
 from urllib.parse import quote
 
-from pydantic import AliasPath, BaseModel, Field, model_validator
+from pydantic import Field
 
 from looktwice.classifiers.chat.batching import BatchApi, GeminiBatches, MessageBatches, OpenAIBatches
-from looktwice.classifiers.chat.model import JSON, KIND, PICTURE, ChatModel, flat, given
-from looktwice.classifiers.chat.prompts import Completion, Missing, Token
+from looktwice.classifiers.chat.model import JSON, KIND, PICTURE, ChatModel, given
+from looktwice.classifiers.chat.prompts import Missing
 from looktwice.images import WorkingSize
 
 # OpenAI, and compatible servers: vLLM, Ollama, llama.cpp, OpenRouter, LiteLLM ----------------------------------------
@@ -22,6 +21,7 @@ OPENAI = "https://api.openai.com/v1"
 MOST_VALUES, MANY_VALUES, MOST_CHARACTERS = 1000, 250, 15_000
 """OpenAI's limits for an enumeration: the number of values and, for long ones, their characters in total."""
 TOOL = "answer"
+OPENAI_ENDS = {"refusal": Missing.REFUSAL, "content_filter": Missing.BLOCKED}
 
 
 class OpenAIModel(ChatModel):
@@ -56,6 +56,16 @@ class OpenAIModel(ChatModel):
 class Completions(OpenAIModel):
     """A model behind chat completions."""
 
+    reply: ClassVar[str] = """{
+        valid: type(choices[0].message) == 'object',
+        end: (choices[0].message.refusal && 'refusal') || choices[0].finish_reason || 'stop',
+        text: choices[0].message.content
+            || join('', choices[0].message.tool_calls[?function.name == 'answer'].function.arguments || `[]`),
+        tokens: choices[0].logprobs.content || `[]`,
+        usage: usage
+    }"""
+    ends: ClassVar[Mapping[str, Missing | None]] = {"stop": None, "tool_calls": None, **OPENAI_ENDS}
+
     seed: int | None = None
 
     def path(self) -> str:
@@ -82,55 +92,22 @@ class Completions(OpenAIModel):
             }
         )
 
-    def read(self, body: bytes) -> Completion:
-        completion = _Completion.model_validate_json(body)
-        usage = flat(completion.usage)
-        if completion.refusal:
-            return Completion(Missing.REFUSAL, usage)
-        if completion.finish not in ("stop", "tool_calls", None):
-            return Completion(Missing.BLOCKED if completion.finish == "content_filter" else Missing.CUT, usage)
-        calls = [call.arguments for call in completion.calls or () if call.name == TOOL]
-        text = completion.content or "".join(calls) or Missing.EMPTY
-        return Completion(text, usage, tuple(token.as_token() for token in completion.tokens or ()))
-
-
-class LogProb(BaseModel):
-    """A token of an answer; `bytes` if its text may end within a character."""
-
-    token: str
-    logprob: float
-    bytes: tuple[Annotated[int, Field(ge=0, le=255)], ...] | None = None
-
-    def as_token(self) -> Token:
-        return Token(self.token.encode() if self.bytes is None else bytes(self.bytes), self.logprob)
-
-
-class _Call(BaseModel):
-    name: str = Field(validation_alias=AliasPath("function", "name"))
-    arguments: str = Field(validation_alias=AliasPath("function", "arguments"))
-
-
-class _Completion(BaseModel):
-    """The first choice of a reply, which has at least a message."""
-
-    message: dict[str, object] = Field(validation_alias=AliasPath("choices", 0, "message"))
-    content: str | None = Field(default=None, validation_alias=AliasPath("choices", 0, "message", "content"))
-    refusal: str | None = Field(default=None, validation_alias=AliasPath("choices", 0, "message", "refusal"))
-    calls: tuple[_Call, ...] | None = Field(
-        default=None, validation_alias=AliasPath("choices", 0, "message", "tool_calls")
-    )
-    finish: str | None = Field(default=None, validation_alias=AliasPath("choices", 0, "finish_reason"))
-    tokens: tuple[LogProb, ...] | None = Field(
-        default=None, validation_alias=AliasPath("choices", 0, "logprobs", "content")
-    )
-    usage: dict[str, object] | None = None
-
 
 class Responses(OpenAIModel):
     """A model behind OpenAI's responses API, which newer models need for their full functionality.
 
     The server is asked to store nothing.
     """
+
+    reply: ClassVar[str] = """{
+        valid: type(output) == 'array' && (status == 'completed' || status == 'incomplete'),
+        end: (status == 'incomplete' && (incomplete_details.reason || status))
+            || (output[].content[?type == 'refusal'][].type | [0]) || status,
+        text: join('', output[].content[?type == 'output_text'][].text),
+        tokens: output[].content[].logprobs[],
+        usage: usage
+    }"""
+    ends: ClassVar[Mapping[str, Missing | None]] = {"completed": None, **OPENAI_ENDS}
 
     answer: Literal["schema", "plain"] = "schema"
 
@@ -153,42 +130,6 @@ class Responses(OpenAIModel):
             }
         )
 
-    def read(self, body: bytes) -> Completion:
-        response = _Response.model_validate_json(body)
-        usage = flat(response.usage)
-        if response.status == "incomplete":
-            why = response.incomplete_details.reason if response.incomplete_details else None
-            return Completion(Missing.BLOCKED if why == "content_filter" else Missing.CUT, usage)
-        parts = [part for item in response.output for part in item.content or ()]
-        if any(part.type == "refusal" for part in parts):
-            return Completion(Missing.REFUSAL, usage)
-        text = "".join(part.text for part in parts if part.type == "output_text")
-        return Completion(
-            text or Missing.EMPTY, usage, tuple(token.as_token() for part in parts for token in part.logprobs or ())
-        )
-
-
-class _ResponsePart(BaseModel):
-    type: str
-    text: str = ""
-    logprobs: tuple[LogProb, ...] | None = None
-
-
-class _ResponseItem(BaseModel):
-    type: str
-    content: tuple[_ResponsePart, ...] | None = None
-
-
-class _Incomplete(BaseModel):
-    reason: str | None = None
-
-
-class _Response(BaseModel):
-    status: Literal["completed", "incomplete"]
-    output: tuple[_ResponseItem, ...]
-    incomplete_details: _Incomplete | None = None
-    usage: dict[str, object] | None = None
-
 
 # Anthropic -----------------------------------------------------------------------------------------------------------
 
@@ -196,7 +137,6 @@ class _Response(BaseModel):
 ANTHROPIC_VERSION = "2026-10-21"
 ANTHROPIC_WITH_TEMPERATURE = "2023-06-01"
 """The newest version of the interface, and the last one that takes a temperature."""
-ANTHROPIC_ENDS = ("end_turn", "stop_sequence", "tool_use")
 
 
 class Messages(ChatModel):
@@ -208,6 +148,16 @@ class Messages(ChatModel):
     batch_api: ClassVar[type[BatchApi] | None] = MessageBatches
     # Five MiB is the limit of the base64 text, which is a third longer than the file.
     picture_limits: ClassVar[Mapping[str, object]] = {"max_side": 1568, "max_bytes": (5 << 20) * 3 // 4}
+    reply: ClassVar[str] = """{
+        valid: type(content) == 'array',
+        end: stop_reason || '',
+        text: (content[?type == 'tool_use'].to_string(input) | [0]) || join('', content[?type == 'text'].text),
+        usage: usage
+    }"""
+    ends: ClassVar[Mapping[str, Missing | None]] = {
+        **dict.fromkeys(("end_turn", "stop_sequence", "tool_use")),
+        "refusal": Missing.REFUSAL,
+    }
 
     max_tokens: int = Field(default=256, ge=1)
     logprobs: Literal[False] = False
@@ -246,27 +196,6 @@ class Messages(ChatModel):
             }
         )
 
-    def read(self, body: bytes) -> Completion:
-        message = _AnthropicMessage.model_validate_json(body)
-        usage = flat(message.usage)
-        if message.stop_reason not in ANTHROPIC_ENDS:
-            return Completion(Missing.REFUSAL if message.stop_reason == "refusal" else Missing.CUT, usage)
-        called = [json.dumps(block.input) for block in message.content if block.type == "tool_use"]
-        text = "".join(block.text for block in message.content if block.type == "text")
-        return Completion((called[0] if called else text) or Missing.EMPTY, usage)
-
-
-class _AnthropicBlock(BaseModel):
-    type: str
-    text: str = ""
-    input: dict[str, object] | None = None
-
-
-class _AnthropicMessage(BaseModel):
-    content: tuple[_AnthropicBlock, ...]
-    stop_reason: str | None
-    usage: dict[str, object] | None = None
-
 
 # Google's Gemini -----------------------------------------------------------------------------------------------------
 
@@ -284,6 +213,17 @@ class Gemini(ChatModel):
     batch_api: ClassVar[type[BatchApi] | None] = GeminiBatches
     # Twenty MB is the limit of the whole request, in base64 and with the words.
     picture_limits: ClassVar[Mapping[str, object]] = {"max_side": 3072, "max_bytes": 14_000_000}
+    # Fields with default values are left out of its JSON.
+    reply: ClassVar[str] = """{
+        valid: type(candidates[0] || promptFeedback || usageMetadata) == 'object',
+        end: candidates[0].finishReason || (!candidates && promptFeedback.blockReason && 'SAFETY') || 'STOP',
+        text: join('', candidates[0].content.parts[?!thought].text || `[]`),
+        tokens: candidates[0].logprobsResult.chosenCandidates[].{
+            token: token || '', logprob: logProbability || `0`
+        } || `[]`,
+        usage: usageMetadata
+    }"""
+    ends: ClassVar[Mapping[str, Missing | None]] = {"STOP": None, **dict.fromkeys(GEMINI_BLOCKS, Missing.BLOCKED)}
 
     answer: Literal["schema", "plain"] = "schema"
     seed: int | None = None
@@ -316,19 +256,6 @@ class Gemini(ChatModel):
         contents = [{"role": "user", "parts": self.arranged(picture, {"text": text})}]
         return {"contents": contents, **({"generationConfig": config} if config else {})}
 
-    def read(self, body: bytes) -> Completion:
-        reply = _GeminiReply.model_validate_json(body)
-        usage = flat(reply.usage)
-        if not reply.candidates:
-            return Completion(Missing.BLOCKED if reply.blocked else Missing.EMPTY, usage)
-        if reply.finish not in ("STOP", None):
-            return Completion(Missing.BLOCKED if reply.finish in GEMINI_BLOCKS else Missing.CUT, usage)
-        return Completion(
-            "".join(part.text for part in reply.parts or () if not part.thought) or Missing.EMPTY,
-            usage,
-            tuple(Token(chosen.token.encode(), chosen.log_probability) for chosen in reply.tokens or ()),
-        )
-
 
 def _openapi(schema: Mapping[str, object]) -> dict[str, object]:
     """Convert a JSON schema to Gemini's dialect: types in capitals, an order of fields, no `additionalProperties`."""
@@ -340,36 +267,3 @@ def _openapi(schema: Mapping[str, object]) -> dict[str, object]:
     if isinstance(items := schema.get("items"), Mapping):
         converted["items"] = _openapi(items)
     return converted
-
-
-class _GeminiPart(BaseModel):
-    text: str = ""
-    thought: bool = False
-
-
-class _GeminiToken(BaseModel):
-    token: str = ""
-    log_probability: float = Field(default=0.0, alias="logProbability")
-
-
-class _GeminiReply(BaseModel):
-    """A reply and its first candidate."""
-
-    candidates: tuple[dict[str, object], ...] = ()
-    finish: str | None = Field(default=None, validation_alias=AliasPath("candidates", 0, "finishReason"))
-    parts: tuple[_GeminiPart, ...] | None = Field(
-        default=None, validation_alias=AliasPath("candidates", 0, "content", "parts")
-    )
-    tokens: tuple[_GeminiToken, ...] | None = Field(
-        default=None, validation_alias=AliasPath("candidates", 0, "logprobsResult", "chosenCandidates")
-    )
-    feedback: dict[str, object] | None = Field(default=None, alias="promptFeedback")
-    blocked: str | None = Field(default=None, validation_alias=AliasPath("promptFeedback", "blockReason"))
-    usage: dict[str, object] | None = Field(default=None, alias="usageMetadata")
-
-    @model_validator(mode="after")
-    def _holds_something(self) -> Self:
-        """Every field is optional, but a reply without any of them is not from Gemini."""
-        if not (self.candidates or self.feedback is not None or self.usage):
-            raise ValueError("it contains neither candidates nor feedback nor usage")
-        return self
