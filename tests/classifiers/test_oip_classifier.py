@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,19 +16,17 @@ from aiohttp import web
 from conformance.oip_replica import Served, oip_routes
 from conformance.replica import DEMO, Replica, labels_of, meant, model, pictures
 from hypothesis import given, strategies as st
-from multidict import CIMultiDict, CIMultiDictProxy
 from support.errors import coded
 
-from looktwice.classifiers.base import Answer, Names, Option
-from looktwice.classifiers.oip import Model, OipClassifier, Reading, connect as connect_oip
+from looktwice.classifiers.base import Answer, Option
+from looktwice.classifiers.oip import Model, OipClassifier, connect as connect_oip
 from looktwice.classifiers.registry import connect, read_toml
-from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.transport import Garbled, Reply
+from looktwice.classifiers.transport import Reply
 from looktwice.errors import PermanentError, TransientError
 
 LOOK = {name: read_toml(DEMO / "fashion.toml")[name] for name in ("crop", "scale", "mean", "std")}
 BINARY = ("binary_tensor_data",)
-TRITON = ("classification", "model_configuration", "binary_tensor_data")
+TRITON = ("classification", "binary_tensor_data")
 
 
 @asynccontextmanager
@@ -44,11 +41,9 @@ async def served(served: Served, **settings: object) -> AsyncIterator[OipClassif
 
 
 async def ask(classifier: OipClassifier, count: int = 6) -> list[Answer]:
-    """The answers about some pictures, in calls as large as the classifier likes; prepared in a thread, as always."""
+    """The answers about some pictures, prepared in a thread, as always."""
     prepared = [await asyncio.to_thread(classifier.prepare, image) for image in pictures()[:count]]
-    size = classifier.limits.batch
-    calls = [prepared[start : start + size] for start in range(0, count, size)]
-    return meant(classifier, [answer for call in calls for answer in await classifier.label(call)])
+    return meant(classifier, await classifier.label(prepared))
 
 
 FORMS = {
@@ -81,7 +76,7 @@ async def test_every_form_of_model_gives_the_labels_of_the_local_one(form: Serve
 
 
 async def test_triton_names_the_classes_where_the_description_does_not() -> None:
-    async with served(Served(extensions=TRITON, most=4), **LOOK) as classifier:
+    async with served(Served(extensions=TRITON), **LOOK) as classifier:
         assert [answer.label for answer in await ask(classifier)] == labels_of(pictures()[:6])
 
 
@@ -89,29 +84,6 @@ async def test_without_labels_the_label_is_the_position() -> None:
     async with served(Served(), **LOOK) as classifier:
         said = [answer.label for answer in await ask(classifier)]
     assert [model().labels[int(label)] for label in said] == labels_of(pictures()[:6])
-
-
-@pytest.mark.parametrize(
-    ("form", "batch"),
-    [
-        (Served(), 8),
-        (Served(extensions=TRITON, most=4), 4),
-        (Served(extensions=TRITON, most=64), 8),
-        (Served(shape=(1, 1, 28, 28)), 1),
-        (Served(shape=(1, 28, 28)), 1),
-        (Served("UINT8", (-1, -1, -1, 3)), 1),
-        (Served("BYTES", (-1,)), 8),
-        (Served("BYTES", (1,)), 1),
-    ],
-)
-async def test_calls_are_as_large_as_the_model_takes(form: Served, batch: int) -> None:
-    async with served(form) as classifier:
-        assert (await asyncio.to_thread(lambda: classifier.limits)).batch == batch
-
-
-async def test_a_free_size_that_is_described_lets_pictures_share_a_call() -> None:
-    async with served(Served("UINT8", (-1, -1, -1, 3)), size=[28, 28]) as classifier:
-        assert (await asyncio.to_thread(lambda: classifier.limits)).batch == 8
 
 
 async def test_logits_and_shares_of_one_model_give_the_same_scores() -> None:
@@ -213,7 +185,6 @@ async def test_what_does_not_fit_is_told_before_anything_is_sent() -> None:
     await check_refused(Served(shape=(6, 1, 28, 28)))
     await check_refused(Served("FP16"))
     await check_refused(Served("UINT8", (-1, 28, 28, 1)), scale=255.0)
-    await check_refused(Served(), size=[20, 20])
     await check_refused(Served(shape=(-1, 3, 28, 28)), channels="grey")
     await check_refused(Served(), channels="rgb")
 
@@ -222,14 +193,6 @@ async def test_a_wrong_number_of_labels_is_told() -> None:
     async with served(Served(), labels=["a", "b"]) as classifier:
         with pytest.raises(PermanentError, check=coded("model-unsupported")):
             await ask(classifier)
-
-
-async def test_pictures_of_different_sizes_do_not_share_a_call() -> None:
-    async with served(Served("UINT8", (-1, -1, -1, 3))) as classifier:
-        one = await asyncio.to_thread(classifier.prepare, np.zeros((20, 20, 3), np.uint8))
-        two = await asyncio.to_thread(classifier.prepare, np.zeros((20, 30, 3), np.uint8))
-        with pytest.raises(PermanentError, check=coded("model-unsupported")):
-            await classifier.label([one, two])
 
 
 async def test_a_server_that_tells_nothing_asks_for_a_description() -> None:
@@ -276,13 +239,14 @@ async def test_a_page_instead_of_metadata_is_garbled() -> None:
     assert caught.value.garbled
 
 
-MODEL = Model("picture", "FP32", (-1, 1, 28, 28), "answer", 8, True, False)
+MODEL = Model("picture", "FP32", (-1, 1, 28, 28), "answer", True, False)
 
 
-def read(body: bytes, *, count: int = 1, labels: tuple[str, ...] | None = None, model: Model = MODEL) -> list[Answer]:
-    headers: CIMultiDict[str] = CIMultiDict()
-    answers = Reading(model, labels, count).answers(Reply(200, CIMultiDictProxy(headers), body), Secrets())
-    return [replace(answer, label=Names(labels).label(answer.label)) for answer in answers]
+def read(body: bytes, *, labels: tuple[str, ...] | None = None, model: Model = MODEL) -> Answer:
+    classifier = connect_oip("", {"url": "http://h/m", "labels": labels})
+    assert isinstance(classifier, OipClassifier)
+    classifier._learned = model
+    return meant(classifier, [classifier._answer(Reply(200, {}, body))])[0]
 
 
 def reply(datatype: str, data: list[object]) -> bytes:
@@ -295,7 +259,6 @@ def reply(datatype: str, data: list[object]) -> bytes:
     [
         reply("FP32", [math.nan, 1.0]),
         reply("FP32", []),
-        reply("BF16", [1.0]),
         reply("FP32", ["cat", "dog"]),
         reply("BYTES", ["c\0t"]),
         reply("INT64", [2]),
@@ -305,13 +268,9 @@ def reply(datatype: str, data: list[object]) -> bytes:
     ],
 )
 def test_a_reply_that_breaks_the_protocol_is_never_a_label(body: bytes) -> None:
-    with pytest.raises(Garbled):
+    with pytest.raises(TransientError) as caught:
         read(body, labels=("cat", "dog"))
-
-
-def test_three_values_for_two_pictures_are_never_labels() -> None:
-    with pytest.raises(Garbled):
-        read(reply("INT64", [1, 2, 3]), count=2)
+    assert caught.value.garbled
 
 
 def test_a_single_share_is_no_label() -> None:
@@ -320,17 +279,17 @@ def test_a_single_share_is_no_label() -> None:
 
 
 def test_the_first_of_equal_scores_counts() -> None:
-    assert read(reply("FP32", [0.5, 2.0, 2.0]), labels=("a", "b", "c"))[0].label == "b"
+    assert read(reply("FP32", [0.5, 2.0, 2.0]), labels=("a", "b", "c")).label == "b"
 
 
 @pytest.mark.parametrize(("said", "label"), [("0.9:3:cat", "cat"), ("0.9:3", "3"), ("-1.5:3:a:b", "a:b")])
 def test_a_classification_names_the_class_or_its_position(said: str, label: str) -> None:
-    assert read(reply("BYTES", [said]), model=MODEL._replace(classification=True))[0].label == label
+    assert read(reply("BYTES", [said]), model=MODEL._replace(classification=True)).label == label
 
 
 @pytest.mark.parametrize("said", ["cat", "", "0.9", "0.9:cat", "cat:3:dog"])
 def test_a_classification_of_another_form_is_never_a_label(said: str) -> None:
-    with pytest.raises(Garbled):
+    with pytest.raises(TransientError):
         read(reply("BYTES", [said]), model=MODEL._replace(classification=True))
 
 
@@ -347,14 +306,12 @@ OUTPUTS = st.fixed_dictionaries(
 )
 
 
-@given(OUTPUTS, st.binary(max_size=24), st.booleans())
-def test_whatever_comes_back_is_an_answer_or_garbled(output: dict[str, object], rest: bytes, classes: bool) -> None:
+@given(OUTPUTS, st.booleans())
+def test_whatever_comes_back_is_an_answer_or_an_error(output: dict[str, object], classes: bool) -> None:
     body = json.dumps({"outputs": [output]}).encode()
-    headers = CIMultiDictProxy(CIMultiDict({"inference-header-content-length": str(len(body))}))
-    reading = Reading(MODEL._replace(classification=classes), None, 1)
     try:
-        (answer,) = reading.answers(Reply(200, headers, body + rest), Secrets())
-    except (Garbled, PermanentError):
+        answer = read(body, model=MODEL._replace(classification=classes))
+    except (TransientError, PermanentError):
         return
     assert isinstance(answer.label, str)
 

@@ -30,7 +30,7 @@ from conformance.replica import DEMO, labels_of, meant, model, pictures
 from looktwice.classifiers.base import Answer, AnyClassifier
 from looktwice.classifiers.chat.model import Asked
 from looktwice.classifiers.chat.vendors import Completions
-from looktwice.classifiers.oip import OipClassifier, Tensor, connect as connect_oip
+from looktwice.classifiers.oip import OipClassifier, Request, connect as connect_oip
 from looktwice.classifiers.registry import connect, read_toml
 from looktwice.errors import ClassifierError, TransientError
 from looktwice.views.base import AS_DESCRIBED
@@ -120,7 +120,7 @@ class Way(NamedTuple):
     preset: str | None = None
     settings: Mapping[str, object] = LOOK
     """For the Open Inference Protocol, where no preset is named."""
-    nonsense: object = Tensor((2, 14, 14), b"0")
+    nonsense: object = Request(b'{"inputs": [{"name": "none"}]}', {"content-type": "application/json"})
     """What the connector would send for a picture that is none."""
     chat: Mapping[str, object] | None = None
     """For OpenAI's chat completions."""
@@ -198,7 +198,7 @@ async def test_triton_tells_what_it_takes(host: Host) -> None:
     classifier = connect(f"oip+http://{host('triton')}/fashion")
     assert isinstance(classifier, OipClassifier)
     told = classifier.model
-    assert (told.binary, told.classification, told.batch) == (True, True, 4)
+    assert (told.binary, told.classification) == (True, True)
 
 
 # The whole pipeline, from the command line

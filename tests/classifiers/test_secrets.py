@@ -137,7 +137,7 @@ def _preset(url: str) -> AnyClassifier:
 
 
 def _oip(url: str) -> AnyClassifier:
-    told = {"input": "picture", "datatype": "FP32", "shape": [-1, 3, 8, 8], "batch": 1}
+    told = {"input": "picture", "datatype": "FP32", "shape": [-1, 3, 8, 8]}
     return oip.connect("", {"url": f"{url}/it", "headers": {"x-auth-token": f"${{{VARIABLE}}}"}, **told})
 
 

@@ -356,8 +356,6 @@ CASES: list[Case] = [
             {"output": "other"},
             {"datatype": "FP64"},
             {"shape": [-1, 28, 28, 1]},
-            {"size": [28, 27]},
-            {"layout": "chw"},
             {"crop": 0.5},
             {"resize": "cubic"},
             {"scale": 1.0},
@@ -366,7 +364,7 @@ CASES: list[Case] = [
             {"labels": None},
             {"encoding": {"format": "jpeg"}},
         ),
-        silent=(*QUIET, {"batch": 2}, {"binary": True}, {"labels": model().labels[::-1]}),
+        silent=(*QUIET, {"binary": True}, {"labels": model().labels[::-1]}),
         saying={"scores": {}},
     ),
     Case(

@@ -32,8 +32,6 @@ class Served:
     gives: str = "logits"
     """logits, shares, index or label."""
     extensions: tuple[str, ...] = ()
-    most: int = 0
-    """Pictures in a call, told in the model's configuration; 0 if it has none."""
 
 
 def oip_routes(served: Served = Served()) -> web.RouteTableDef:
@@ -55,10 +53,6 @@ def oip_routes(served: Served = Served()) -> web.RouteTableDef:
             "outputs": [{"name": "answer", "datatype": given[0], "shape": given[1]}],
         }
         return web.json_response(told)
-
-    @routes.get("/v2/models/fashion/config")
-    async def config(request: web.Request) -> web.Response:
-        return web.json_response({"max_batch_size": served.most})
 
     @routes.post("/v2/models/fashion/infer")
     async def infer(request: web.Request) -> web.Response:
@@ -124,22 +118,9 @@ def _reply(served: Served, asked: dict[str, object], logits: Sequence[NDArray[np
     told, data = _told(served, wishes, np.stack(logits))
     # A second output in front, since the one asked for need not be the first.
     spare: dict[str, object] = {"name": "spare", "datatype": "INT64", "shape": [1]}
-    if not wishes.get("binary_data"):
-        told["parameters"] = None  # as KServe writes it
-        told["data"] = data if isinstance(data, list) else data.ravel().tolist()
-        return web.json_response({"model_name": "fashion", "outputs": [{**spare, "data": [7]}, told]})
-    packed = _packed(data)
-    told["parameters"] = {"binary_data_size": len(packed)}
-    spare["parameters"] = {"binary_data_size": 8}
-    head = json.dumps({"model_name": "fashion", "outputs": [spare, told]}).encode()
-    headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}
-    return web.Response(body=head + struct.pack("<q", 7) + packed, headers=headers)
-
-
-def _packed(data: list[str] | NDArray[np.generic]) -> bytes:
-    if not isinstance(data, list):
-        return data.tobytes()
-    return b"".join(struct.pack("<I", len(text.encode())) + text.encode() for text in data)
+    told["parameters"] = None  # as KServe writes it
+    told["data"] = data if isinstance(data, list) else data.ravel().tolist()
+    return web.json_response({"model_name": "fashion", "outputs": [{**spare, "data": [7]}, told]})
 
 
 def _told(

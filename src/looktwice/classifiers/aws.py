@@ -26,33 +26,31 @@ Credentials and region are read from the usual AWS sources (AWS_ACCESS_KEY_ID, A
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import os
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import quote
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 from yarl import URL
 
-from looktwice.classifiers.base import NO_LABEL, Answer, AnswerKind, Classifier, Names, Pixels, Settings, fingerprint
+from looktwice.classifiers.base import NO_LABEL, AnswerKind, Classifier, Settings
+from looktwice.classifiers.http import HttpClassifier, HttpDescription
 from looktwice.classifiers.registry import described, labels_of
-from looktwice.classifiers.replies import NAMING, READING, Paths, Reader
-from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.settings import Encoding, HttpSettings, kind_of
-from looktwice.classifiers.transport import Reply, Transport
+from looktwice.classifiers.replies import Paths
+from looktwice.classifiers.settings import Encoding, HttpSettings, given
+from looktwice.classifiers.transport import Reply
 from looktwice.errors import MissingExtra, PermanentError
-from looktwice.images import PHOTO
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-DETECT_LIMITS: Mapping[str, object] = {"min_side": 80, "max_side": 10_000, "max_bytes": 5_242_880}
-CUSTOM_LIMITS: Mapping[str, object] = {"min_side": 64, "max_side": 4096, "max_bytes": 4_000_000}
-SAGEMAKER_LIMITS: Mapping[str, object] = {"max_bytes": 6_291_456}
+Limits = Mapping[str, int]
+DETECT_LIMITS: Limits = {"min_side": 80, "max_bytes": 5_242_880}
+CUSTOM_LIMITS: Limits = {"min_side": 64, "max_bytes": 4_000_000}
+SAGEMAKER_LIMITS: Limits = {"max_bytes": 6_291_456}
 """The limits for pictures that are sent in the request."""
 
 OPERATIONS = {
@@ -119,12 +117,6 @@ class Rekognition(Account):
     labels: tuple[str, ...] | str | None = Field(default=None, description="all others are ignored")
     empty: str = Field(default=NO_LABEL, description="the label of an answer without one")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _within_limits(cls, values: dict[str, object]) -> dict[str, object]:
-        custom = values.get("model") and values.get("detect") != "moderation"
-        return _within(CUSTOM_LIMITS if custom else DETECT_LIMITS, values)
-
 
 class SageMaker(Account, Paths):
     """The settings of InvokeEndpoint, which receives an encoded picture."""
@@ -135,62 +127,34 @@ class SageMaker(Account, Paths):
     component: str | None = Field(default=None, description="an inference component")
     content_type: str | None = Field(default=None, description="image/png or image/jpeg if left out")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _within_limits(cls, values: dict[str, object]) -> dict[str, object]:
-        return _within(SAGEMAKER_LIMITS, values)
+
+SomeAccount = TypeVar("SomeAccount", bound=Account)
 
 
-def _within(limits: Mapping[str, object], values: dict[str, object]) -> dict[str, object]:
-    """Add the limits of the service unless the encoding sets its own."""
-    given = values.get("encoding", {})
-    return {**values, "encoding": {**limits, **given}} if isinstance(given, Mapping) else values
-
-
-class AwsClassifier(ABC):
+class AwsClassifier(HttpClassifier):
     """An AWS service that receives one signed request per picture."""
 
-    def __init__(self, description: Account, service: str, path: str, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, account: Account, labels: tuple[str, ...] | None, service: str, path: str, **request: object
+    ) -> None:
         self._session = _botocore().Session()
-        self.region = description.region or os.environ.get("AWS_REGION") or self._session.get_config_variable("region")
+        self.region = account.region or os.environ.get("AWS_REGION") or self._session.get_config_variable("region")
         if not self.region:
             raise PermanentError('AWS needs a region; set region = "…" in the description, or AWS_REGION')
         # This client sends nothing: it only resolves the address, also from AWS_ENDPOINT_URL and profiles.
-        client = self._session.create_client(service, self.region, endpoint_url=description.endpoint_url)
-        self._encoding = description.encoding
+        client = self._session.create_client(service, self.region, endpoint_url=account.endpoint_url)
         self._url = client.meta.endpoint_url.rstrip("/") + path
         self._signing_name = client.meta.service_model.signing_name
         client.close()
-        self._sent_headers = headers
         self._lock = threading.Lock()
-        self._secrets = Secrets()
-        self._transport = Transport(description, self._secrets, _restated)
-        self._endpoint = self._transport.endpoint("POST", self._url, {})
+        shared = account.model_dump(include={*HttpDescription.model_fields})
+        super().__init__(HttpDescription.model_validate({**shared, "url": self._url, **request}), labels)
+        self._transport.restated = _restated
 
-    def prepare(self, pixels: Pixels) -> bytes:
-        return self._encoding.encode(self._encoding.fit(pixels))
-
-    async def label(self, batch: Sequence[bytes]) -> list[Answer]:
-        requests = map(self._request, batch)
+    async def headers(self, body: bytes) -> Mapping[str, str]:
+        headers = {**self._description.headers, **await super().headers(body)}
         # Signed in a thread, because signing hashes the body and may fetch new credentials.
-        return [
-            self._answer(await self._endpoint.send(body, await asyncio.to_thread(self._signed, body, headers)))
-            for body, headers in requests
-        ]
-
-    def reread(self, reply: bytes, status: int | None) -> Answer:
-        return self._answer(Reply(status or 200, {}, reply))
-
-    async def close(self) -> None:
-        await self._transport.close()
-
-    @abstractmethod
-    def _request(self, file: bytes) -> tuple[bytes, Mapping[str, str]]:
-        """The request body for an encoded picture, and the headers specific to this request."""
-
-    @abstractmethod
-    def _answer(self, reply: Reply) -> Answer:
-        """The answer in a reply."""
+        return await asyncio.to_thread(self._signed, body, headers)
 
     def _signed(self, body: bytes, headers: Mapping[str, str]) -> dict[str, str]:
         """The headers of a request, signed with the current credentials; the credentials of a role change over time."""
@@ -210,92 +174,55 @@ class AwsClassifier(ABC):
                     self._secrets.add(name, value)
         if not (keys and keys.access_key and keys.secret_key):
             raise PermanentError(f"AWS needs credentials: {problem}", code="credentials-missing", sent=False)
-        request = AWSRequest("POST", self._url, {**self._sent_headers, **headers}, body)
+        request = AWSRequest("POST", self._url, dict(headers), body)
         SigV4Auth(keys, self._signing_name, self.region).add_auth(request)
         return dict(request.headers.items())
 
 
-class RekognitionClassifier(AwsClassifier):
-    """Rekognition's labels or moderation labels, or the labels of a Custom Labels model."""
-
-    def __init__(self, description: Rekognition, labels: tuple[str, ...] | None) -> None:
-        operation, self._field, model = OPERATIONS[description.detect, description.model is not None]
-        target = {"x-amz-target": f"RekognitionService.{operation}", "content-type": "application/x-amz-json-1.1"}
-        super().__init__(description, "rekognition", "/", target)
-        arguments = {model: description.model, "MinConfidence": description.min_confidence}
-        self._arguments = {name: value for name, value in arguments.items() if value is not None}
-        self.answer_kind: AnswerKind = description.answer or ("label" if self._field == "CustomLabels" else "tags")
-        self._reader = Reader(Paths(label="[].Name", score="[].Confidence", answer=self.answer_kind), None)
-        self.labels = labels
-        self.names = Names(empty=description.empty)
-        self.limits = description.limits(PHOTO, encoding=self._encoding)
-        self.fingerprint = fingerprint("rekognition", _parts(description, self.region))
-        self.reading = fingerprint("json", {"labels": labels, "answer": self.answer_kind})
-
-    def _request(self, file: bytes) -> tuple[bytes, Mapping[str, str]]:
-        image = {"Bytes": base64.b64encode(file).decode()}
-        return json.dumps({"Image": image, **self._arguments}).encode(), {}
-
-    def _answer(self, reply: Reply) -> Answer:
-        content = self._endpoint.parse(reply)
-        listed = content.get(self._field) if isinstance(content, dict) else None
-        if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
-            raise self._endpoint.garbled(f"has no list of {self._field}", reply)
-        counted = [each for each in listed if self.labels is None or each.get("Name") in self.labels]
-        word, score, options = self._endpoint.read(reply, lambda: self._reader.read(counted))
-        best, *shares = [(name, None if value is None else value / 100) for name, value in ((word, score), *options)]
-        return self._secrets.answer(*best, reply.status, reply.body, tuple(shares))
-
-
-class SageMakerClassifier(AwsClassifier):
-    """A model behind a SageMaker endpoint."""
-
-    def __init__(self, description: SageMaker, labels: tuple[str, ...] | None) -> None:
-        headers = {
-            "accept": "application/json",
-            "x-amzn-sagemaker-target-variant": description.variant,
-            "x-amzn-sagemaker-target-model": description.model,
-            "x-amzn-sagemaker-inference-component": description.component,
-        }
-        given = {name: value for name, value in headers.items() if value is not None}
-        path = f"/endpoints/{quote(description.endpoint, safe='')}/invocations"
-        super().__init__(description, "sagemaker-runtime", path, given)
-        self._content_type = description.content_type
-        self._encoding = description.encoding.named(description.content_type)
-        self._reader = Reader(description, labels)
-        self.names = Names(labels, description.rename, description.empty)
-        self.labels = self.names.labels
-        self.answer_kind = description.answer
-        self.limits = description.limits(PHOTO, encoding=self._encoding)
-        self.fingerprint = fingerprint("sagemaker", _parts(description, self.region))
-        self.reading = fingerprint("json", description.model_dump(include=set(READING)))
-
-    def _request(self, file: bytes) -> tuple[bytes, Mapping[str, str]]:
-        return file, {"content-type": self._content_type or f"image/{kind_of(file)}"}
-
-    def _answer(self, reply: Reply) -> Answer:
-        content = self._endpoint.parse(reply)
-        word, score, options = self._endpoint.read(reply, lambda: self._reader.read(content))
-        return self._secrets.answer(word, score, reply.status, reply.body, options)
-
-
 def connect_rekognition(address: str, settings: Settings) -> Classifier[bytes]:
     """Connect `rekognition:`, `rekognition:ARN` (a Custom Labels model), or the settings of a TOML file."""
-    description = described(Rekognition, {"model": address or None, **settings})
-    return RekognitionClassifier(description, labels_of(description.labels, settings))
+    settings = {"model": address or None, **settings}
+    custom = settings["model"] and settings.get("detect") != "moderation"
+    account = _described(Rekognition, settings, CUSTOM_LIMITS if custom else DETECT_LIMITS)
+    labels = labels_of(account.labels, settings)
+    operation, field, model = OPERATIONS[account.detect, account.model is not None]
+    listed = json.dumps(labels).replace("`", "\\`")
+    entries = f"{field}[]" if labels is None else f"{field}[?contains(`{listed}`, Name)]"
+    arguments = {model: account.model, "MinConfidence": account.min_confidence}
+    template = {"Image": {"Bytes": "{image_base64}"}, **given(arguments)}
+    return AwsClassifier(
+        account,
+        labels,
+        "rekognition",
+        "/",
+        headers={"x-amz-target": f"RekognitionService.{operation}", "content-type": "application/x-amz-json-1.1"},
+        body={"kind": "json", "template": template},
+        label=f"{entries}.Name",
+        score=f"{entries}.Confidence",
+        answer=account.answer or ("label" if custom else "tags"),
+    )
 
 
 def connect_sagemaker(address: str, settings: Settings) -> Classifier[bytes]:
     """Connect `sagemaker:endpoint`, which must reply with {"label": …}, or the settings of a TOML file."""
-    description = described(SageMaker, {"endpoint": address, **settings})
-    return SageMakerClassifier(description, labels_of(description.labels, settings))
+    account = _described(SageMaker, {"endpoint": address, **settings}, SAGEMAKER_LIMITS)
+    headers = {
+        "accept": "application/json",
+        "content-type": account.content_type,
+        "x-amzn-sagemaker-target-variant": account.variant,
+        "x-amzn-sagemaker-target-model": account.model,
+        "x-amzn-sagemaker-inference-component": account.component,
+    }
+    path = f"/endpoints/{quote(account.endpoint, safe='')}/invocations"
+    labels = labels_of(account.labels, settings)
+    return AwsClassifier(account, labels, "sagemaker-runtime", path, headers=given(headers))
 
 
-def _parts(description: Account, region: str) -> dict[str, object]:
-    parts = description.model_dump(
-        exclude={*HttpSettings.model_fields, *NAMING, *READING, "encoding", "region", "error"}
-    )
-    return {**parts, "region": region, "encoding": description.encoding.parts()}
+def _described(model: type[SomeAccount], settings: Settings, limits: Limits) -> SomeAccount:
+    """The validated settings, with the limits of the service unless the encoding sets its own."""
+    encoding = settings.get("encoding", {})
+    within = {"encoding": {**limits, **encoding}} if isinstance(encoding, Mapping) else {}
+    return described(model, {**settings, **within})
 
 
 def _restated(reply: Reply) -> Reply:

@@ -172,8 +172,7 @@ class HttpClassifier:
         return self._build(self._encoding.fit(pixels))
 
     async def label(self, batch: Sequence[bytes]) -> list[Answer]:
-        kinds = [{"content-type": f"image/{kind_of(body)}"} if self._untyped else None for body in batch]
-        return [self._answer(await self._endpoint.send(body, kind)) for body, kind in zip(batch, kinds, strict=True)]
+        return [self._answer(await self._endpoint.send(body, await self.headers(body))) for body in batch]
 
     def reread(self, reply: bytes, status: int | None) -> Answer:
         return self._answer(Reply(status or 200, {}, reply))
@@ -181,11 +180,14 @@ class HttpClassifier:
     async def close(self) -> None:
         await self._transport.close()
 
+    async def headers(self, body: bytes) -> Mapping[str, str]:
+        """The headers of one request, in addition to those of all requests."""
+        return {"content-type": f"image/{kind_of(body)}"} if self._untyped else {}
+
     def _answer(self, reply: Reply) -> Answer:
         text = self._description.reply == "text"
         content = reply.body.decode("utf-8", "replace").strip() if text else self._endpoint.parse(reply)
-        word, score, options = self._endpoint.read(reply, lambda: self._reader.read(content))
-        return self._secrets.answer(word, score, reply.status, reply.body, options)
+        return self._endpoint.answer(reply, content, self._reader.read)
 
 
 def connect(address: str, settings: Settings) -> Classifier[bytes]:

@@ -1,4 +1,4 @@
-"""Read labels from replies: from JSON by JMESPath (https://jmespath.org), and from tensors.
+"""Read labels from JSON replies by JMESPath (https://jmespath.org).
 
 When paths return lists, the label with the largest score is used (the first one on ties, or without a score path); an
 empty list is an answer without a label. Without a label path, the scores must be those of all classes: the label is the
@@ -14,38 +14,30 @@ numbers between 0 and 1; UNKNOWN is a label without a score. Boolean labels beco
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import re
-import struct
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from heapq import nlargest
 from itertools import islice
-from typing import NamedTuple
 
 import jmespath
 import numpy as np
 from jmespath.visitor import TreeInterpreter
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from looktwice.classifiers.base import (
     KEPT_OPTIONS,
-    MOST_OPTIONS,
     NO_LABEL,
-    Answer,
     AnswerKind,
     Option,
     as_word,
     position_word,
     probabilities,
 )
-from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.transport import Garbled, Reply
-from looktwice.errors import PermanentError
+from looktwice.classifiers.transport import Found, Garbled
 
 Search = Callable[[object], object]
 Scores = list[float | None]
@@ -100,15 +92,6 @@ class Paths(BaseModel):
         except RecursionError:
             raise ValueError(f"{path[:20]!r}… is a JMESPath nested too deeply") from None
         return path
-
-
-class Found(NamedTuple):
-    """The server's word for the label, and its score."""
-
-    word: str
-    score: float | None
-    options: tuple[Option, ...] = ()
-    """The ranked list, if the reply contains one."""
 
 
 class Reader:
@@ -242,155 +225,3 @@ def _number(value: object) -> float | None:
     except OverflowError:  # JSON allows integers of any length
         pass
     raise Garbled(f"has {_shown(value)} where a score should be")
-
-
-# Tensors -------------------------------------------------------------------------------------------------------------
-
-
-NUMBERS = {
-    "BOOL": "?",
-    **{f"UINT{8 * size}": f"<u{size}" for size in (1, 2, 4, 8)},
-    **{f"INT{8 * size}": f"<i{size}" for size in (1, 2, 4, 8)},
-    **{f"FP{8 * size}": f"<f{size}" for size in (2, 4, 8)},
-}
-"""The numpy dtype for each data type in the protocol."""
-CLASS = re.compile(r"(?P<value>-?\d[\d.]*(?:e[-+]?\d+)?):(?P<index>\d+)(?::(?P<label>.*))?", re.IGNORECASE | re.DOTALL)
-HEADER_LENGTH = "inference-header-content-length"
-
-
-class Model(NamedTuple):
-    """The interface of a model, from its metadata and the description."""
-
-    input: str
-    datatype: str
-    shape: tuple[int, ...]
-    output: str | None
-    batch: int
-    """The maximum batch size."""
-    binary: bool
-    """Whether the server accepts and returns tensors as bytes after the JSON."""
-    classification: bool
-    """Whether the server returns class names."""
-
-
-class Output(BaseModel):
-    """An output in a reply; with `binary_data_size`, its data follow the JSON."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    parameters: dict[str, object] | None = None
-    data: list[object] | None = None
-
-    def parameter(self, name: str) -> object:
-        """The value of a parameter; KServe sends null if there are no parameters."""
-        return (self.parameters or {}).get(name)
-
-
-class Outputs(BaseModel):
-    """The part of a reply that is used."""
-
-    outputs: tuple[Output, ...]
-
-
-class Reading(NamedTuple):
-    """Decodes replies to answers."""
-
-    model: Model
-    labels: tuple[str, ...] | None
-    pictures: int
-
-    def answers(self, reply: Reply, secrets: Secrets) -> list[Answer]:
-        output, values = self._found(reply)
-        body = reply.body if self.pictures == 1 else None
-        if output.datatype == "BYTES":
-            rows = [self._text(row) for row in self._rows(values)]
-        else:
-            rows = [self._scored(np.asarray(row)) for row in self._rows(values)]
-        return [secrets.answer(word, score, reply.status, body, options) for word, score, options in rows]
-
-    def _found(self, reply: Reply) -> tuple[Output, NDArray[np.generic]]:
-        """The requested output, with its values in one row."""
-        try:
-            length = int(reply.headers.get(HEADER_LENGTH, len(reply.body)))
-            outputs = Outputs.model_validate_json(reply.body[:length]).outputs
-        except ValueError:
-            raise Garbled("is not an inference response") from None
-        offset = length
-        for output in outputs:
-            size = output.parameter("binary_data_size")
-            end = offset + (size if isinstance(size, int) else 0)
-            if self.model.output in (None, output.name):
-                return output, _values(output, reply.body[offset:end])
-            offset = end
-        raise Garbled(f"has no output {self.model.output!r}")
-
-    def _rows(self, values: NDArray[np.generic]) -> NDArray[np.generic]:
-        if values.size == 0 or values.size % self.pictures:
-            raise Garbled(f"has {values.size} values for {self.pictures} pictures")
-        return values.reshape(self.pictures, -1)
-
-    def _text(self, row: NDArray[np.generic]) -> Found:
-        if any("\0" in str(text) for text in row[:MOST_OPTIONS]):
-            raise Garbled("has a null character in a label")
-        if not self.model.classification:
-            return Found(as_word(str(row[0])), None)
-        ranked = [_ranked(str(text)) for text in row[:MOST_OPTIONS]]
-        word, value = ranked[0]
-        return Found(word, value if 0 <= value <= 1 else None, tuple(ranked) if len(ranked) > 1 else ())
-
-    def _scored(self, row: NDArray[np.generic]) -> Found:
-        if row.size == 1 and row.dtype.kind in "iu":
-            return Found(_at(int(row[0]), self.labels), None)
-        with np.errstate(invalid="ignore"):  # some NaN values would cause a warning
-            numbers = row.astype(np.float64)
-        if row.size == 1:
-            raise PermanentError(
-                "the model returns one number that is not a position; choose another output = …",
-                code="model-unsupported",
-            )
-        if np.isnan(numbers).any():
-            raise Garbled("has scores that are not numbers")
-        if self.labels is not None and row.size != len(self.labels):
-            raise PermanentError(
-                f"the model gives {row.size} scores, but its description names {len(self.labels)} labels",
-                code="model-unsupported",
-            )
-        shares = probabilities(numbers)
-        order = np.argsort(-numbers, kind="stable")[:MOST_OPTIONS].tolist()
-        options = tuple((position_word(place), float(shares[place])) for place in order)
-        return Found(*options[0], options)
-
-
-def _ranked(text: str) -> tuple[str, float]:
-    """Parse a class in the format of the classification extension: its name and its score, which may be a logit."""
-    fields = CLASS.fullmatch(text)
-    if fields is None:
-        raise Garbled(f"has {text!r} where value:index:label should be")
-    word = as_word(fields["label"]) if fields["label"] else position_word(int(fields["index"]))
-    return word, float(fields["value"])
-
-
-def _values(output: Output, data: bytes) -> NDArray[np.generic]:
-    try:
-        if output.datatype == "BYTES":
-            return np.array(_texts(output, data), object)
-        kind = np.dtype(NUMBERS[output.datatype])
-        return np.frombuffer(data, kind) if output.data is None else np.array(output.data, kind).ravel()
-    except KeyError:
-        raise Garbled(f"is of type {output.datatype!r}, which is not understood") from None
-    except (ValueError, TypeError, OverflowError, struct.error) as error:
-        raise Garbled(f"has data that do not fit {output.datatype!r} ({error})") from None
-
-
-def _texts(output: Output, data: bytes) -> list[str]:
-    if output.data is not None:
-        texts = np.array(output.data, object).ravel().tolist()
-        coded = output.parameter("content_type") == "base64"
-        return [base64.b64decode(text).decode() if coded else str(text) for text in texts]
-    texts, at = [], 0
-    while at < len(data):
-        (length,) = struct.unpack_from("<I", data, at)
-        texts.append(data[at + 4 : at + 4 + length].decode())
-        at += 4 + length
-    return texts

@@ -169,6 +169,11 @@ def _photo(pixels: Pixels) -> bytes:
     return data
 
 
+def given(values: Mapping[str, object]) -> dict[str, object]:
+    """Drop values that are None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 # Servers ------------------------------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 from urllib.request import getproxies_environment, proxy_bypass
 from weakref import WeakSet
 
@@ -31,6 +31,7 @@ from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 from yarl import URL
 
+from looktwice.classifiers.base import Answer, Option
 from looktwice.classifiers.secrets import SEARCHED, Secrets
 from looktwice.classifiers.settings import HttpSettings
 from looktwice.errors import ClassifierError, PermanentError, QuotaError, TransientError
@@ -124,7 +125,13 @@ ADVICE = {
 }
 
 
-Read = TypeVar("Read")
+class Found(NamedTuple):
+    """The server's word for the label, and its score."""
+
+    word: str
+    score: float | None
+    options: tuple[Option, ...] = ()
+    """The ranked list, if the reply contains one."""
 
 
 class Reply(NamedTuple):
@@ -196,13 +203,11 @@ class Connector(aiohttp.TCPConnector):
 class Transport:
     """Connections to servers, opened for the first request; it can be used again after `close`, in any event loop."""
 
-    def __init__(
-        self, http: HttpSettings, secrets: Secrets, restated: Callable[[Reply], Reply] = lambda reply: reply
-    ) -> None:
-        """`restated` maps a refusal to the equivalent HTTP status, for a server with its own error codes."""
+    def __init__(self, http: HttpSettings, secrets: Secrets) -> None:
         self.http = http
         self.secrets = secrets
-        self.restated = restated
+        self.restated: Callable[[Reply], Reply] = lambda reply: reply
+        """Maps a refusal to the equivalent HTTP status, for a server with its own error codes."""
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -339,12 +344,14 @@ class Endpoint:
             pass
         raise self.garbled("is not JSON", reply)
 
-    def read(self, reply: Reply, reader: Callable[[], Read]) -> Read:
-        """Return the result of `reader`; if it raises Garbled, raises a TransientError about this reply."""
+    def answer(self, reply: Reply, content: object, read: Callable[[object], Found]) -> Answer:
+        """The answer that `read` finds in the content of a reply; if it raises Garbled, raises a TransientError."""
         try:
-            return reader()
+            word, score, options = read(content)
         except Garbled as why:
             problem = str(why)
+        else:
+            return self._transport.secrets.answer(word, score, reply.status, reply.body, options)
         raise self.garbled(problem, reply)
 
     def garbled(self, why: str, reply: Reply) -> TransientError:

@@ -365,8 +365,3 @@ def settings_in(address: str) -> Settings:
     if not fragment:
         raise PermanentError(f"{address!r} does not name a model; write openai+http://host/v1#model")
     return {"url": name, "model": fragment, **options}
-
-
-def given(values: Mapping[str, object]) -> dict[str, object]:
-    """Drop values that are None."""
-    return {name: value for name, value in values.items() if value is not None}

@@ -10,8 +10,9 @@ from urllib.parse import quote
 from pydantic import Field
 
 from looktwice.classifiers.chat.batching import BatchApi, GeminiBatches, MessageBatches, OpenAIBatches
-from looktwice.classifiers.chat.model import JSON, KIND, PICTURE, ChatModel, given
+from looktwice.classifiers.chat.model import JSON, KIND, PICTURE, ChatModel
 from looktwice.classifiers.chat.prompts import Missing
+from looktwice.classifiers.settings import given
 from looktwice.images import WorkingSize
 
 # OpenAI, and compatible servers: vLLM, Ollama, llama.cpp, OpenRouter, LiteLLM ----------------------------------------
