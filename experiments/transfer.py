@@ -35,7 +35,7 @@ from looktwice.calibration.evidence import Floats
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.shares import Ballot, Cumulative, Gaussian, Objective, Probit, Transfer
 from looktwice.calibration.votes import LabelledVotes
-from looktwice.decisions.noise import Measured, NoiseFile, Probe, filed, fold, probes
+from looktwice.decisions.noise import Measured, NoiseFile, Probe, fold, probes
 from looktwice.decisions.onnx_features import open_onnx
 from looktwice.plots.figures import points_svg
 from looktwice.report.findings import drawn
@@ -96,8 +96,8 @@ def noise() -> None:
         model = MODELS[name]
         opened = open_onnx(model.description())
         found = [p for p in probes(opened, model.pictures[:PICTURES], views, DRAWS) if isinstance(p, Probe)]
-        survey = fold(found, views, DRAWS)
-        filed(survey, opened, model.title, 0).save(CACHE / f"noise-{name}.json")
+        survey, _ = fold(found, views, DRAWS, opened, model.title)
+        survey.save(CACHE / f"noise-{name}.json")
         for place, measured in enumerate(survey.noises):
             rows.append({"model": model.title, "pictures": PICTURES, "draws": DRAWS, **_figures(measured)})
             rows[-1] |= _agreement(measured, found, place)
@@ -160,8 +160,8 @@ def _draw(model: Model, measured: Measured, found: Sequence[Probe], place: int) 
 def cumulatives() -> None:
     """F_n of all Gaussian views of the paper's grid on the open model."""
     opened, views = open_onnx(OPEN.description()), GRIDS["gaussian"]
-    survey = fold(probes(opened, OPEN.pictures[:PICTURES], views, DRAWS), views, DRAWS)
-    filed(survey, opened, OPEN.title, 0).save(CACHE / "noise-gaussian.json")
+    probed = probes(opened, OPEN.pictures[:PICTURES], views, DRAWS)
+    fold(probed, views, DRAWS, opened, OPEN.title)[0].save(CACHE / "noise-gaussian.json")
 
 
 def closed() -> None:

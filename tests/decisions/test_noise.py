@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -28,14 +28,14 @@ from looktwice.calibration.votes import Votes
 from looktwice.classifiers.registry import connect
 from looktwice.decisions import collecting
 from looktwice.decisions.fitting import Transferred
-from looktwice.decisions.noise import NoiseFile, Probe, Survey, filed, fold, probe, probes
+from looktwice.decisions.noise import NoiseFile, Probe, fold, probe, probes
 from looktwice.decisions.onnx_features import OnnxModel, open_onnx
 from looktwice.decisions.profile import Profile
-from looktwice.errors import DataError, ViewError
+from looktwice.errors import DataError, ImageError, ViewError
 from looktwice.images.collection import Picture, find, labelled
 from looktwice.images.image import encode_jpeg
 from looktwice.report.findings import drawn
-from looktwice.views import Panel, parse, questions, render
+from looktwice.views import Panel, View, parse, questions, render
 
 DEMO = Path(looktwice.__file__).parent / "demo"
 VIEWS = [parse("gaussian:0.1"), parse("rotation:20")]
@@ -58,9 +58,13 @@ def probed(model: OnnxModel, clothes: list[Picture]) -> list[Probe]:
     return [item for item in probes(model, clothes, VIEWS, DRAWS) if isinstance(item, Probe)]
 
 
+def folded(probed: Iterable[Probe | ImageError], views: Sequence[View], draws: int) -> NoiseFile:
+    return fold(probed, views, draws, open_onnx(DEMO / "fashion.toml"), "onnx:fashion.onnx")[0]
+
+
 @pytest.fixture(scope="module")
-def survey(probed: list[Probe]) -> Survey:
-    return fold(probed, VIEWS, DRAWS)
+def survey(probed: list[Probe]) -> NoiseFile:
+    return folded(probed, VIEWS, DRAWS)
 
 
 # The definition
@@ -79,7 +83,7 @@ def by_definition(model: OnnxModel, picture: Picture, view: str) -> tuple[Floats
 
 
 def test_every_figure_equals_a_slow_direct_computation(
-    model: OnnxModel, clothes: list[Picture], survey: Survey
+    model: OnnxModel, clothes: list[Picture], survey: NoiseFile
 ) -> None:
     for view, measured in zip(VIEWS, survey.noises, strict=True):
         rows = [by_definition(model, picture, str(view)) for picture in clothes]
@@ -130,20 +134,20 @@ def test_a_photo_is_brought_to_the_working_size_first(model: OnnxModel, tmp_path
 
 
 def test_the_figures_do_not_depend_on_the_order_of_the_pictures(
-    model: OnnxModel, clothes: list[Picture], survey: Survey
+    model: OnnxModel, clothes: list[Picture], survey: NoiseFile
 ) -> None:
-    assert fold(probes(model, clothes[::-1], VIEWS, DRAWS), VIEWS, DRAWS) == survey
+    assert folded(probes(model, clothes[::-1], VIEWS, DRAWS), VIEWS, DRAWS) == survey
 
 
 def test_the_figures_of_a_view_do_not_depend_on_what_else_is_measured(
-    model: OnnxModel, clothes: list[Picture], survey: Survey
+    model: OnnxModel, clothes: list[Picture], survey: NoiseFile
 ) -> None:
-    alone = fold(probes(model, clothes, VIEWS[1:], DRAWS), VIEWS[1:], DRAWS)
+    alone = folded(probes(model, clothes, VIEWS[1:], DRAWS), VIEWS[1:], DRAWS)
     assert alone.noises == survey.noises[1:]
 
 
-def test_another_seed_draws_other_views(model: OnnxModel, clothes: list[Picture], survey: Survey) -> None:
-    assert fold(probes(model, clothes, VIEWS, DRAWS, seed=1), VIEWS, DRAWS).noises != survey.noises
+def test_another_seed_draws_other_views(model: OnnxModel, clothes: list[Picture], survey: NoiseFile) -> None:
+    assert folded(probes(model, clothes, VIEWS, DRAWS, seed=1), VIEWS, DRAWS).noises != survey.noises
 
 
 def test_large_pictures_are_rendered_a_few_at_a_time(
@@ -159,7 +163,7 @@ def test_large_pictures_are_rendered_a_few_at_a_time(
 def test_memory_does_not_grow_with_the_number_of_pictures() -> None:
     def peak(pictures: int) -> int:
         tracemalloc.start()
-        fold(_invented(pictures), VIEWS[:1], DRAWS)
+        folded(_invented(pictures), VIEWS[:1], DRAWS)
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return most
@@ -183,19 +187,20 @@ def test_a_picture_that_cannot_be_read_is_named_and_the_others_count(
 ) -> None:
     (tmp_path / "bad.png").write_bytes(b"not a picture")
     bad = find([tmp_path / "bad.png"])
-    told = fold(probes(model, [*bad, *clothes[:3]], VIEWS, DRAWS), VIEWS, DRAWS)
+    probed = probes(model, [*bad, *clothes[:3]], VIEWS, DRAWS)
+    told, unread = fold(probed, VIEWS, DRAWS, model, "onnx:fashion.onnx")
     assert told.pictures == 3
-    assert "bad.png" in str(told.unread[0])
+    assert "bad.png" in str(unread[0])
     with pytest.raises(DataError, check=coded("pictures-none")):
-        fold(probes(model, bad, VIEWS, DRAWS), VIEWS, DRAWS)
+        folded(probes(model, bad, VIEWS, DRAWS), VIEWS, DRAWS)
     with pytest.raises(DataError, check=coded("pictures-none")):
-        fold([], VIEWS, DRAWS)
+        folded([], VIEWS, DRAWS)
 
 
 def test_a_view_that_does_nothing_is_named(model: OnnxModel, clothes: list[Picture]) -> None:
     still = [parse("gaussian:0")]
     with pytest.raises(DataError, check=coded("data-invalid")):
-        fold(probes(model, clothes[:2], still, DRAWS), still, DRAWS)
+        folded(probes(model, clothes[:2], still, DRAWS), still, DRAWS)
 
 
 @pytest.mark.parametrize(
@@ -211,13 +216,12 @@ def test_only_random_views_make_noise(
 # The file
 
 
-def kept(survey: Survey, model: OnnxModel, path: Path) -> NoiseFile:
-    file = filed(survey, model, "onnx:fashion.onnx", 0)
-    file.save(path)
-    return file
+def kept(survey: NoiseFile, model: OnnxModel, path: Path) -> NoiseFile:
+    survey.save(path)
+    return survey
 
 
-def test_a_noise_file_holds_all_of_it(survey: Survey, model: OnnxModel, tmp_path: Path) -> None:
+def test_a_noise_file_holds_all_of_it(survey: NoiseFile, model: OnnxModel, tmp_path: Path) -> None:
     file = kept(survey, model, tmp_path / "noise.json")
     assert NoiseFile.load(tmp_path / "noise.json") == file
     assert file.noises == survey.noises
@@ -225,7 +229,7 @@ def test_a_noise_file_holds_all_of_it(survey: Survey, model: OnnxModel, tmp_path
 
 
 def test_a_noise_file_gives_the_cumulative_of_the_view_that_is_asked(
-    survey: Survey, model: OnnxModel, tmp_path: Path
+    survey: NoiseFile, model: OnnxModel, tmp_path: Path
 ) -> None:
     file = kept(survey, model, tmp_path / "noise.json")
     assert file.cumulative_for(Panel.parse("rotation:20*7")) == survey.noises[1].noise.cumulative
@@ -250,7 +254,7 @@ def test_a_broken_noise_file_is_told(tmp_path: Path, text: str, code: str) -> No
         NoiseFile.load(tmp_path / "other.json")
 
 
-def test_a_noise_file_whose_cumulative_falls_is_told(survey: Survey, model: OnnxModel, tmp_path: Path) -> None:
+def test_a_noise_file_whose_cumulative_falls_is_told(survey: NoiseFile, model: OnnxModel, tmp_path: Path) -> None:
     kept(survey, model, tmp_path / "noise.json")
     values = json.loads((tmp_path / "noise.json").read_text("utf-8"))
     values["noises"][0]["noise"]["cumulative"]["f"].reverse()
@@ -259,7 +263,7 @@ def test_a_noise_file_whose_cumulative_falls_is_told(survey: Survey, model: Onnx
         NoiseFile.load(tmp_path / "noise.json")
 
 
-def test_the_figure_shows_mean_band_and_gaussian(survey: Survey) -> None:
+def test_the_figure_shows_mean_band_and_gaussian(survey: NoiseFile) -> None:
     svg = drawn(survey.noises[0].noise, "gaussian:0.1")
     assert f"Var {survey.noises[0].noise.var:.3f}" in svg
     names = [mark.tag.rpartition("}")[2] for mark in ElementTree.fromstring(svg).iter()]
@@ -342,7 +346,7 @@ def outcome(name: str, brier: Floats) -> Outcome:
     return replace(crossfit.outcome(Naive(), votes.labelled(["yes"] * len(brier))), name=name, brier=brier)
 
 
-def test_the_verdict_on_a_transfer_follows_the_paired_difference(survey: Survey) -> None:
+def test_the_verdict_on_a_transfer_follows_the_paired_difference(survey: NoiseFile) -> None:
     level, noise = np.full(400, 0.2), np.random.default_rng(0).normal(0.0, 0.01, 400)
     rivals = {"naive": level, "worse": level + 0.1, "equal": level + noise, "better": level - 0.1}
     others = tuple(outcome(name, brier) for name, brier in rivals.items())

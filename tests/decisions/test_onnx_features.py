@@ -187,10 +187,9 @@ def test_a_model_without_a_linear_end_is_told_what_was_found(make: Make, end: li
         open_onnx(make(end))
 
 
-def test_a_model_with_two_heads_is_told_both(make: Make) -> None:
-    two = [node("Gemm", "z W b", "first"), node("MatMul", "z V", "second")]
-    with pytest.raises(PermanentError, check=coded("model-unsupported")):
-        open_onnx(make(two, outputs=("first", "second")))
+def test_of_two_heads_the_first_is_read(make: Make) -> None:
+    two = [node("Gemm", "z W b", "y"), node("MatMul", "z V", "second")]
+    assert agrees(make(two, outputs=("y", "second"))).head.W.shape == (INNER, LABELS)
 
 
 def test_a_second_output_that_is_no_head_does_no_harm(make: Make) -> None:

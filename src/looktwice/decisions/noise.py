@@ -70,8 +70,15 @@ def probes(
             yield from pool.map(work, pictures[start : start + AHEAD])
 
 
-def fold(probed: Iterable[Probe | ImageError], views: Sequence[View], draws: int) -> Survey:
-    """The noise of each view over all pictures, in memory independent of their number."""
+def fold(
+    probed: Iterable[Probe | ImageError],
+    views: Sequence[View],
+    draws: int,
+    model: OnnxModel,
+    description: str,
+    seed: int = 0,
+) -> tuple[NoiseFile, tuple[ImageError, ...]]:
+    """The noise of each view over all pictures, in memory independent of their number, and the unreadable pictures."""
     tallies, unread = [_Tally.collect([], draws) for _ in views], list[ImageError]()
     digest = pictures = 0
     for item in probed:
@@ -84,7 +91,16 @@ def fold(probed: Iterable[Probe | ImageError], views: Sequence[View], draws: int
     if not pictures:
         raise DataError(f"no picture could be read: {unread[0] if unread else 'there are none'}", code="pictures-none")
     noises = tuple(tally.measured(str(view)) for tally, view in zip(tallies, views, strict=True))
-    return Survey(pictures, f"{digest % 2**128:032x}", draws, noises, tuple(unread))
+    file = NoiseFile(
+        model=description,
+        fingerprint=model.fingerprint,
+        seed=seed,
+        pictures=pictures,
+        digest=f"{digest % 2**128:032x}",
+        draws=draws,
+        noises=noises,
+    )
+    return file, tuple(unread)
 
 
 @dataclass(frozen=True)
@@ -109,18 +125,6 @@ class Measured:
         for name in ("noise", "centred"):
             figures[name] = {key: figures[name][key] for key in ("var", "normal", "paper", "shape")}
         return figures
-
-
-@dataclass(frozen=True)
-class Survey:
-    """The noise of some views over the same pictures."""
-
-    pictures: int
-    digest: str
-    """32 hex digits that identify the set of pictures."""
-    draws: int
-    noises: tuple[Measured, ...]
-    unread: tuple[ImageError, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,6 +181,7 @@ class NoiseFile(BaseModel):
     renderer: str = RENDERER
     pictures: int = Field(ge=1)
     digest: str
+    """32 hex digits that identify the set of pictures."""
     draws: int = Field(ge=2)
     noises: tuple[Measured, ...]
 
@@ -232,18 +237,5 @@ def measure(
     """
     model = open_onnx(description)
     random_views = [parse(word) for word in dict.fromkeys((views or COMMON).split())]
-    survey = fold(watch(probes(model, pictures, random_views, draws, seed)), random_views, draws)
-    return filed(survey, model, description, seed), survey.unread
-
-
-def filed(survey: Survey, model: OnnxModel, description: str, seed: int) -> NoiseFile:
-    """The stored form of a survey."""
-    return NoiseFile(
-        model=description,
-        fingerprint=model.fingerprint,
-        seed=seed,
-        pictures=survey.pictures,
-        digest=survey.digest,
-        draws=survey.draws,
-        noises=survey.noises,
-    )
+    probed = watch(probes(model, pictures, random_views, draws, seed))
+    return fold(probed, random_views, draws, model, description, seed)

@@ -118,23 +118,30 @@ class Layer:
 def find_layer(model: ModelProto, folder: Path) -> Layer:
     """The linear layer that computes the model's first output; `folder` holds weights stored outside the file."""
     graph = _Graph(model, folder)
-    ends = [graph.end(output.name) for output in model.graph.output]
-    layer = graph.layer(ends[0])
-    if layer is None:
-        last = ends[0]
-        end = "one of its inputs" if last is None else f"{last.op_type} ({last.name or last.output[0]})"
+    end = node = graph.end(model.graph.output[0].name)
+    weights, bias = None, np.zeros(1)
+    if end is not None and end.op_type == "Add":
+        for product, other in (end.input, reversed(end.input)):
+            maker, constant = graph.makers.get(product), graph.constant(other)
+            if maker is not None and maker.op_type == "MatMul" and constant is not None:
+                node, bias = maker, constant
+    if node is not None and node.op_type in ("Gemm", "MatMul"):
+        weights = graph.constant(node.input[1])
+    if node is not None and weights is not None and node.op_type == "Gemm":
+        options = {"alpha": 1.0, "beta": 1.0, "transB": 0, **_attributes(node)}
+        weights = options["alpha"] * (weights.T if options["transB"] else weights)
+        offset = graph.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else bias
+        bias = options["beta"] * offset if offset is not None else np.empty(0)
+    fits = weights is not None and weights.ndim == 2 and weights.shape[1] > 1 and bias.size in (1, weights.shape[1])
+    if end is None or node is None or weights is None or not fits:
+        what = "one of its inputs" if end is None else f"{end.op_type} ({end.name or end.output[0]})"
         raise PermanentError(
-            f"the model ends in {end}, not in a linear layer with constant weights (Gemm, or MatMul and "
+            f"the model ends in {what}, not in a linear layer with constant weights (Gemm, or MatMul and "
             "Add, optionally followed by Softmax); use another open model",
             code="model-unsupported",
         )
-    heads = {layer.logits} | {other.logits for end in ends[1:] if (other := graph.layer(end))}
-    if len(heads) > 1:
-        raise PermanentError(
-            f"the model has {len(heads)} heads, {' and '.join(sorted(heads))}; export it with the output of one",
-            code="model-unsupported",
-        )
-    return layer
+    b = np.broadcast_to(bias.reshape(-1), weights.shape[1:])
+    return Layer(node.input[0], end.output[0], Head(np.ascontiguousarray(weights), b.copy()))
 
 
 def with_outputs(model: ModelProto, names: Sequence[str]) -> bytes:
@@ -153,41 +160,15 @@ class _Graph:
 
     def __init__(self, model: ModelProto, folder: Path) -> None:
         self._folder = str(folder)
-        self._makers = {name: node for node in model.graph.node for name in node.output}
+        self.makers = {name: node for node in model.graph.node for name in node.output}
         self._stored = {tensor.name: tensor for tensor in model.graph.initializer}
 
     def end(self, name: str) -> NodeProto | None:
         """The last node before this value that is not in CLOSING; None if the value is an input of the model."""
-        node = self._makers.get(name)
+        node = self.makers.get(name)
         while node is not None and node.op_type in CLOSING:
-            node = self._makers.get(node.input[0])
+            node = self.makers.get(node.input[0])
         return node
-
-    def layer(self, node: NodeProto | None) -> Layer | None:
-        """The linear layer that ends with this node, if any."""
-        if node is None:
-            return None
-        if node.op_type == "Gemm":
-            return self._gemm(node)
-        if node.op_type == "Add":
-            for product, bias in (node.input, reversed(node.input)):
-                maker, constant = self._makers.get(product), self.constant(bias)
-                if maker is not None and maker.op_type == "MatMul" and constant is not None:
-                    return self._product(maker, node.output[0], constant)
-        return self._product(node, node.output[0], np.zeros(1)) if node.op_type == "MatMul" else None
-
-    def _gemm(self, node: NodeProto) -> Layer | None:
-        options = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, **_attributes(node)}
-        weights = self.constant(node.input[1])
-        bias = self.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else np.zeros(1)
-        if weights is None or bias is None or options["transA"]:
-            return None
-        w = weights.T if options["transB"] else weights
-        return _layer(node.input[0], node.output[0], options["alpha"] * w, options["beta"] * bias)
-
-    def _product(self, node: NodeProto, logits: str, bias: Floats) -> Layer | None:
-        weights = self.constant(node.input[1])
-        return None if weights is None else _layer(node.input[0], logits, weights, bias)
 
     def constant(self, name: str) -> Floats | None:
         """The value of that name, if it is the same for every picture."""
@@ -195,7 +176,7 @@ class _Graph:
 
         if name in self._stored:
             return np.asarray(to_array(self._stored[name], self._folder), np.float64)
-        node = self._makers.get(name)
+        node = self.makers.get(name)
         if node is None or node.op_type not in ("Constant", "Identity", "Cast", "Transpose"):
             return None
         if node.op_type == "Constant":
@@ -203,13 +184,6 @@ class _Graph:
             return None if value is None else np.asarray(to_array(value, self._folder), np.float64)
         inner = self.constant(node.input[0])
         return inner.T if inner is not None and node.op_type == "Transpose" else inner
-
-
-def _layer(features: str, logits: str, weights: Floats, bias: Floats) -> Layer | None:
-    if weights.ndim != 2 or weights.shape[1] < 2 or bias.size not in (1, weights.shape[1]):
-        return None
-    b = np.broadcast_to(bias.reshape(-1), weights.shape[1:])
-    return Layer(features, logits, Head(np.ascontiguousarray(weights), b.copy()))
 
 
 def _attributes(node: NodeProto) -> dict[str, Any]:
