@@ -53,7 +53,7 @@ class Chosen:
             return cls(tuple(range(len(panel))), pictures * (1 + len(panel)))
         suited, _ = pilot.suitable(labelled.take(slice(size // 2)), panel)
         kept = [panel.views.index(view) for view in suited]
-        worth, _ = pilot.paying(labelled.take(slice(size)).under(kept), suited, ONLY)
+        worth, _, _ = pilot.paying(labelled.take(slice(size)).under(kept), suited, ONLY)
         columns = tuple(panel.views.index(view) for view in worth)
         stages = (size // 2, len(panel)), (size - size // 2, len(suited)), (pictures - size, len(worth))
         return cls(columns, sum(count * (1 + views) for count, views in stages))

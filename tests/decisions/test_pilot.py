@@ -132,9 +132,10 @@ def test_one_query_suffices_where_views_add_little_to_its_score(
     telling: Sequence[float], sharp: bool, enough: bool
 ) -> None:
     votes = replace(scored(telling, sharp), panel=("mirror", "zoom:1.15"))
-    panel, sentences = pilot.paying(votes, Panel.parse("mirror zoom:1.15"), ONLY)
+    panel, sentences, beside = pilot.paying(votes, Panel.parse("mirror zoom:1.15"), ONLY)
     assert (len(panel) == 0) == enough
     assert any("One query with its score suffices" in line for line in sentences) == enough
+    assert (len(beside) > 0) <= enough
 
 
 @pytest.mark.slow
@@ -142,7 +143,7 @@ def test_few_wrong_answers_without_scores_leave_everything_as_it_is() -> None:
     votes = told([0.0, 0.0], pictures=60)
     assert (votes.base != votes.truths).sum() < pilot.WRONG
     panel = Panel.parse("mirror zoom:1.15")
-    assert pilot.paying(votes, panel, ONLY) == (panel, [])
+    assert pilot.paying(votes, panel, ONLY)[:2] == (panel, [])
     many = told([0.0, 0.0])
     assert len(pilot.paying(many, panel, ONLY)[0]) == 0
     assert "Asking again adds nothing" in pilot.paying(many, panel, ONLY)[1][0]

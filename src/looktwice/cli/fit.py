@@ -322,7 +322,9 @@ def show_profile(profile: Profile, out: Path, advice: list[str], pilot: int = 0)
 
 def frontier_table(profile: Profile) -> Table:
     """The frontier of error against price, with the chosen point."""
-    shown = table("Worth their price, on held-out pictures", "asked", "queries", "price of 1,000", COLUMNS["brier"])
+    shown = table(
+        "Worth their price, on held-out pictures", "asked", "queries", "price of 1,000", COLUMNS["brier"], "to buy"
+    )
     step = 1 + len(profile.frontier) // POINTS
     for place, point in enumerate(profile.frontier):
         views = any(not source.endswith("@base") for source in point.sources[1:])
@@ -336,6 +338,7 @@ def frontier_table(profile: Profile) -> Table:
             f"{point.queries:.2f}",
             f"{1000 * point.price:,.2f}",
             brier,
+            f"{point.to_buy:,}" if point.to_buy else "",
         )
         shown.add_row(safe(_named(point.sources, point.enough)) + mark, *cells, style=style)
     return shown

@@ -135,6 +135,8 @@ class Selection:
     """The number of pilot pictures, which are used for fitting only."""
     sentences: tuple[str, ...] = ()
     """The findings of the pilot, as sentences."""
+    beside: tuple[Point, ...] = ()
+    """The candidates that were tried only in the pilot."""
     cut: str = ""
     """A sentence on the queries left out because the budget did not cover them for every picture; empty if it covered
     all."""
@@ -167,10 +169,10 @@ async def ask(
     pilot = joined([half, more], suited).distinct()
     if _cut(more):
         return Selection(pilot, len(pilot.votes), tuple(sentences))
-    worth, why = paying(pilot.labelled(), suited, asked)
+    worth, why, beside = paying(pilot.labelled(), suited, asked)
     rest = await collecting.collect(engine, mixed[size:], worth, pilot.votes.vocabulary)
     whole = joined([joined([pilot], worth), rest], worth).distinct()
-    return Selection(whole, len(pilot.votes), (*sentences, *why))
+    return Selection(whole, len(pilot.votes), (*sentences, *why), tuple(beside))
 
 
 async def ask_all(engine: QueryEngine, pictures: Sequence[Picture], panel: Panel) -> Selection:
@@ -257,8 +259,11 @@ def _unsuitable(bad: Sequence[View], kept: Sequence[View]) -> str:
     return f"{change[0].upper()}{change[1:]}: {len(bad)} of {len(bad) + len(kept)} views are left out."
 
 
-def paying(labelled: LabelledVotes, panel: Panel, asked: Sequence[ProfileClassifier]) -> tuple[Panel, list[str]]:
-    """Select the views and classifiers that are worth their cost, with the reasons."""
+def paying(
+    labelled: LabelledVotes, panel: Panel, asked: Sequence[ProfileClassifier]
+) -> tuple[Panel, list[str], list[Point]]:
+    """Select the views and classifiers that are worth their cost, with the reasons and the frontier points that use
+    others."""
     own = [column for column, view in enumerate(panel) if not classifier_of(view)]
     wrong = int((labelled.base != labelled.truths).sum())
     useful, fold = panels.with_useful_scores(labelled), folds(len(labelled), crossfit.FOLDS, 0)
@@ -273,13 +278,15 @@ def paying(labelled: LabelledVotes, panel: Panel, asked: Sequence[ProfileClassif
             what = "One query with its score suffices" if scored else "Asking again adds nothing"
             sentences.append(f"{what}: {len(own)} more queries lower the Brier score by {share} in the pilot.")
     sources = fitting.sources_of(panel, asked)
+    points = candidates(labelled, sources).search()
     if len(asked) > 1 and wrong >= WRONG:
-        points = candidates(labelled, sources).search()
         worth = {source for point in _significant(points) for source in point.sequence.sources}
         kept = [column for column in kept if sources[1 + column] in worth or column in own]
         if left := [s.classifier for s in sources[1:] if s.classifier != asked[0].name and s not in worth]:
             sentences.append(f"Not worth their price in the pilot: {', '.join(dict.fromkeys(left))}.")
-    return replace(panel, views=tuple(panel.views[column] for column in kept)), sentences
+    gone = {sources[1 + column] for column in range(len(panel)) if column not in kept}
+    beside = [point for point in frontier(points) if gone & set(point.sequence.sources)]
+    return replace(panel, views=tuple(panel.views[column] for column in kept)), sentences, beside
 
 
 def _significant(points: Sequence[Point]) -> list[Point]:
@@ -359,7 +366,14 @@ def fit(
     whole: bool = False,
 ) -> FitResult:
     """Fit the profile of the best sequence for its price, from stored answers; `whole` keeps the panel."""
-    profile, answers = fitting.learn_sequence(chosen.collected, asked, chosen.pilot, choice, ballot, whole)
+    collected = chosen.collected
+    profile, answers = fitting.learn_sequence(collected, asked, chosen.pilot, choice, ballot, whole)
+    have, rest = {*map(str, fitting.sources_of(collected.panel, asked))}, max(0, len(collected.votes) - chosen.pilot)
+    points = list(profile.frontier)
+    for point in chosen.beside:
+        missing = sum(str(source) not in have for source in point.sequence.sources)
+        points.append(FrontierPoint.from_point(point).model_copy(update={"to_buy": rest * missing}))
+    profile = profile.model_copy(update={"frontier": tuple(sorted(points, key=lambda point: point.price))})
     sentences = (*chosen.sentences, *profile.advice())
     return FitResult(profile, answers, sentences, pilot=chosen.pilot, cut=chosen.cut)
 

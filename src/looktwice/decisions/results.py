@@ -92,6 +92,9 @@ class FrontierPoint(Part):
     """The mean price per picture."""
     brier: Figure
     chosen: bool = False
+    to_buy: Count = 0
+    """The number of queries about labelled pictures still needed to fit it, since only the pilot was asked; 0 if
+    none."""
 
     @classmethod
     def from_point(cls, point: Point, chosen: bool = False) -> Self:
@@ -109,7 +112,7 @@ class FrontierPoint(Part):
         """One row of a table."""
         figures = {"queries": self.queries, "price": self.price, "brier": self.brier.value}
         ends = {"brier_low": self.brier.low, "brier_high": self.brier.high}
-        return {"sources": " ".join(self.sources), **figures, **ends, "chosen": self.chosen}
+        return {"sources": " ".join(self.sources), **figures, **ends, "chosen": self.chosen, "to_buy": self.to_buy}
 
 
 def results_html(title: str, results: Sequence[Result]) -> str:
