@@ -252,7 +252,7 @@ class Batches:
             self._note_failure(key, line.fate, line.body)
             return Settled(key, Outcome.UNSENT)
         try:
-            answer = self._classifier.read(Reply(line.status, {}, line.body), phrasing)
+            answer = self._classifier.read(Reply(200, {}, line.body), phrasing)
         except ClassifierError:
             return Settled(key, Outcome.KEPT)
         self.answered += 1
