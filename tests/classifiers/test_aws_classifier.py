@@ -46,6 +46,7 @@ from looktwice.classifiers.base import (
 from looktwice.classifiers.registry import Connect, connect
 from looktwice.classifiers.settings import Encoding
 from looktwice.errors import ClassifierError, ImageError, MissingExtra, PermanentError, QuotaError, TransientError
+from looktwice.images.decode import decode
 
 ARN = "arn:aws:rekognition:eu-west-1:123456789012:project/fashion/version/fashion.1/1234567890123"
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -408,23 +409,22 @@ def test_a_missing_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("connector", "least"), [("rekognition", 80), ("custom labels", 64)])
-def test_small_pictures_are_refused_before_they_are_paid_for_or_enlarged_on_request(connector: str, least: int) -> None:
+def test_small_pictures_are_enlarged(connector: str, least: int) -> None:
     connect_to, told = CONNECTORS[connector]
     small = np.zeros((least - 1, 300, 3), np.uint8)
-    with pytest.raises(ImageError, check=coded("image-unfit")):
-        connect_to("", told).prepare(small)
-    assert connect_to("", {**told, "encoding": {"upscale": True}}).prepare(small)
+    body = json.loads(connect_to("", told).prepare(small))
+    assert decode(base64.b64decode(body["Image"]["Bytes"]), "sent").pixels.shape[0] == least
 
 
 @pytest.mark.parametrize(
     ("connector", "most"), [("rekognition", 5_242_880), ("custom labels", 4_000_000), ("sagemaker", 6_291_456)]
 )
-def test_large_files_are_refused_before_they_are_paid_for_or_shrunk_on_request(connector: str, most: int) -> None:
+def test_large_files_are_refused_before_they_are_paid_for_or_shrunk_as_jpeg(connector: str, most: int) -> None:
     connect_to, told = CONNECTORS[connector]
     noise = np.random.default_rng(0).integers(0, 256, (1500, 1500, 3), np.uint8)
     with pytest.raises(ImageError, check=coded("image-unfit")):
         connect_to("", {**told, "encoding": {"format": "png"}}).prepare(noise)
-    shrunk = connect_to("", {**told, "encoding": {"format": "jpeg", "shrink": True}}).prepare(noise)
+    shrunk = connect_to("", {**told, "encoding": {"format": "jpeg"}}).prepare(noise)
     file = shrunk if connector == "sagemaker" else base64.b64decode(json.loads(shrunk)["Image"]["Bytes"])
     assert len(file) <= most
 

@@ -26,7 +26,7 @@ from support.workshop import run, start
 from looktwice.engine.query import Cause
 from looktwice.service.looks import REFUSALS
 
-SIDE, SMALLEST = 16, 8
+SIDE, SMALLEST, LARGEST = 16, 8, 32
 NO_LABEL, GARBAGE, SLOW, FORBIDDEN, NEW = 60, 90, 120, 150, 180
 """Levels of grey that the classifier does not answer as it should, and one that is answered well."""
 GOOD = 40
@@ -116,7 +116,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("causes")
     with grey() as classifier:
         lines = ['connector = "http"', f'url = "{classifier.url}"', 'label = "label"', "concurrency = 1"]
-        (folder / "grey.toml").write_text("\n".join([*lines, f"encoding = {{ min_side = {SMALLEST} }}"]))
+        (folder / "grey.toml").write_text(
+            "\n".join([*lines, f"encoding = {{ min_side = {SMALLEST}, max_side = {LARGEST} }}"])
+        )
         prepared = Place(folder, classifier)
         write_good(folder / "good")
         done = run(*prepared.words("fit", folder, folder / "good"))
@@ -145,7 +147,8 @@ def picture(cause: Cause) -> bytes:
     if cause is Cause.UNREADABLE:
         return b"no picture"
     level = {Cause.NO_LABEL: NO_LABEL, Cause.CLASSIFIER: GARBAGE, Cause.STOPPED: SLOW}.get(cause, NEW)
-    done, data = cv2.imencode(".png", square(level, SMALLEST - 2 if cause is Cause.UNFIT else SIDE))
+    pixels = np.full((2, 60), level, np.uint8) if cause is Cause.UNFIT else square(level)
+    done, data = cv2.imencode(".png", pixels)
     assert done
     return data.tobytes()
 

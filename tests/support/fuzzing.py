@@ -174,7 +174,7 @@ DESCRIPTIONS = (
     b'score = "a[].c"\nprice = "0.0015"\nheaders = { authorization = "Bearer ${FUZZ_KEY}" }\ntimeout = 2.5\n'
     b'body = { kind = "json", template = { image = "{image_base64}", size = ["{width}", "{height}"] } }\n',
     b'connector = "http"\nurl = "https://h/x?k=1"\nbody = "multipart"\nreply = "text"\nlabels = ["a", "b"]\n'
-    b'encoding = { format = "jpeg", quality = 80, max_bytes = 9000, shrink = true }\nquery = { a = "b" }\n',
+    b'encoding = { format = "jpeg", quality = 80, max_bytes = 9000 }\nquery = { a = "b" }\n',
     b'preset = "google-vision"\nlabels = "labels.txt"\nconcurrency = 4\nper_second = 3\n',
     b'connector = "oip"\nurl = "http://127.0.0.1:9/model/versions/3"\ncrop = 0.875\nchannels = "bgr"\nscale = 255.0\n'
     b'mean = [0.1, 0.2, 0.3]\nstd = [1, 1, 1]\ninput = "x"\ndatatype = "FP32"\nshape = [-1, 3, 8, 8]\n',

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 
 import cv2
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from looktwice.classifiers.base import Limits, Pixels
 from looktwice.errors import ImageError
@@ -39,19 +39,10 @@ class Encoding(BaseModel):
     format: Literal["png", "jpeg"] | None = Field(default=None, description="chosen by the picture's size if left out")
     quality: int = Field(default=95, ge=1, le=100, description='of format = "jpeg"')
     max_side: int | None = Field(default=None, ge=1, description="larger pictures are scaled down")
-    max_pixels: int | None = Field(default=None, ge=1, description="larger pictures are scaled down")
-    min_side: int | None = Field(
-        default=None, ge=1, description="smaller pictures are refused, or scaled up on request"
+    min_side: int | None = Field(default=None, ge=1, description="smaller pictures are scaled up")
+    max_bytes: int | None = Field(
+        default=None, ge=1, description='larger files are refused; with format = "jpeg", the quality is lowered first'
     )
-    upscale: bool = False
-    max_bytes: int | None = Field(default=None, ge=1, description="larger files are refused, or shrunk on request")
-    shrink: bool = Field(default=False, description="lower the quality of JPEG until the file fits")
-
-    @model_validator(mode="after")
-    def _shrinks_jpeg_only(self) -> Self:
-        if self.shrink and (self.format != "jpeg" or self.max_bytes is None):
-            raise ValueError('shrink needs format = "jpeg" and max_bytes')
-        return self
 
     @property
     def jpeg_above(self) -> int | None:
@@ -69,17 +60,11 @@ class Encoding(BaseModel):
 
     def parts(self) -> dict[str, object]:
         """The settings that can change the answers; used in the fingerprint."""
-        unused = {
-            "quality": self.format != "jpeg",
-            "min_side": not self.upscale,
-            "upscale": self.min_side is None,
-            "max_bytes": not self.shrink,
-        }
-        settings = self.model_dump(exclude={name for name, is_unused in unused.items() if is_unused})
-        return {**settings, "format": self.format or "png"}
+        unused = set() if self.format == "jpeg" else {"quality", "max_bytes"}
+        return {**self.model_dump(exclude=unused), "format": self.format or "png"}
 
     def fit(self, pixels: Pixels) -> Pixels:
-        """Scale the picture to the limits on its sides and its number of pixels."""
+        """Scale the picture to the limits on its sides."""
         height, width = pixels.shape[:2]
         target = self.target(height, width)
         if target == (height, width):
@@ -94,7 +79,7 @@ class Encoding(BaseModel):
         if self.max_bytes is not None and len(data) > self.max_bytes:
             raise ImageError(
                 f"a picture takes {len(data)} bytes as {kind_of(data)} and the server allows {self.max_bytes}; "
-                'set max_side, or format = "jpeg" with shrink = true',
+                'set max_side, or format = "jpeg"',
                 code="image-unfit",
             )
         return data
@@ -103,39 +88,25 @@ class Encoding(BaseModel):
         if self.format != "jpeg":
             return encode_png(pixels)
         quality, data = self.quality, encode_jpeg(pixels, self.quality)
-        while self.shrink and len(data) > (self.max_bytes or 0) and quality > LOWEST_QUALITY:
+        while len(data) > (self.max_bytes or math.inf) and quality > LOWEST_QUALITY:
             quality = max(LOWEST_QUALITY, quality - QUALITY_STEP)
             data = encode_jpeg(pixels, quality)
         return data
 
     def target(self, height: int, width: int) -> tuple[int, int]:
-        """The scaled height and width."""
-        size = self._smaller(height, width)
+        """The scaled height and width; raises an ImageError if no size is within the limits."""
+        scale = min(1.0, (self.max_side or math.inf) / max(height, width))
+        # A tiny amount is added before rounding, so that no pixel is lost at an exact limit.
+        size = max(1, math.floor(height * scale + 1e-9)), max(1, math.floor(width * scale + 1e-9))
         if self.min_side is None or min(size) >= self.min_side:
             return size
-        return self._larger(height, width)
-
-    def _smaller(self, height: int, width: int) -> tuple[int, int]:
-        pixels = self.max_pixels or height * width
-        scale = min((self.max_side or max(height, width)) / max(height, width), math.sqrt(pixels / (height * width)))
-        if scale >= 1.0:
-            return height, width
-        # A tiny amount is added before rounding down, so that no pixel is lost at an exact limit.
-        small, large = (max(1, math.floor(side * scale + 1e-9)) for side in sorted((height, width)))
-        large = min(large, pixels // small)
-        return (small, large) if height <= width else (large, small)
-
-    def _larger(self, height: int, width: int) -> tuple[int, int]:
-        least = self.min_side or 1
-        scale = least / min(height, width)
+        scale = self.min_side / min(height, width)
         size = math.ceil(height * scale - 1e-9), math.ceil(width * scale - 1e-9)
-        fits = max(size) <= (self.max_side or math.inf) and math.prod(size) <= (self.max_pixels or math.inf)
-        if self.upscale and fits:
+        if max(size) <= (self.max_side or math.inf):
             return size
-        advice = "leave it out" if self.upscale else "leave it out or set upscale = true"
         raise ImageError(
-            f"a picture of {width} × {height} pixels cannot be sent: the server requires sides of at least {least} "
-            f"within its upper limits; {advice}",
+            f"a picture of {width} × {height} pixels cannot be sent: the server requires sides of {self.min_side} to "
+            f"{self.max_side}; leave it out",
             code="image-unfit",
         )
 
