@@ -7,7 +7,7 @@
 
 A server that repeats a key often encodes it: JSON escapes slashes, URLs use percent-encoding, headers use base64, and
 long lines are wrapped. Texts are therefore decoded in all of these ways, including nested encodings, before they are
-searched.
+searched. A text with a key in an uncommon encoding is masked as a whole.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import json
 import os
 import re
 from base64 import b64decode, b64encode
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -135,21 +134,13 @@ class Secrets:
         self._least = min((len(hidden) for hidden in self._hidden if len(hidden.encode()) >= LEAST), default=0)
 
     def mask(self, text: str) -> str:
-        """Replace every secret, in any encoding, with ***."""
+        """Replace every secret with ***; a text with a secret in an uncommon encoding is replaced as a whole."""
         for form in self._forms:
             text = text.replace(form, MASK)
-        work = _Work(WORK)
         try:
-            while self._found(text, work):
-                # The shortest part with the secret: find its end, then its start.
-                end = bisect_left(range(len(text)), True, key=lambda n: self._found(text[:n], work) is not None)
-                start = bisect_left(range(end), True, key=lambda n: self._found(text[n:end], work) is None) - 1
-                if start < 0 or not self._found(text[start:end], work):
-                    return MASK
-                text = text[:start] + MASK + text[end:]
+            return MASK if self._found(text) else text
         except _Exhausted:
             return MASK
-        return text
 
     def kept(self, body: bytes) -> bytes | None:
         """Prepare a reply for storing by masking secrets; returns None if the reply is too large."""
@@ -194,10 +185,8 @@ class Secrets:
 
     def refuse(self, label: str) -> None:
         """Raise a PermanentError if a text to be stored or shown repeats a key."""
-        if not self._needles or len(label) < self._least:
-            return
         try:
-            what = self._found(label, _Work(WORK))
+            what = self._found(label)
         except _Exhausted:
             raise PermanentError(
                 f"the classifier's answer has {len(label)} characters, too many to be searched; check the label path",
@@ -210,11 +199,11 @@ class Secrets:
                 code="reply-malformed",
             )
 
-    def _found(self, text: str, work: _Work) -> str | None:
+    def _found(self, text: str) -> str | None:
         """The secrets that the text contains, in any encoding."""
         if not self._needles or len(text) < self._least:
             return None
-        for reading in _readings(text, self._least, work):
+        for reading in _readings(text, self._least, _Work(WORK)):
             for needle, what in self._needles:
                 if needle in reading:
                     return what
@@ -235,7 +224,8 @@ class _Exhausted(Exception):
 def _forms(value: str) -> set[str]:
     """The common encodings of a value of any length; other encodings are found by decoding the text."""
     bytewise, base64 = value.encode().decode("latin-1"), b64encode(value.encode()).decode().rstrip("=")
-    return {value, bytewise, base64, quote(value, safe=""), quote_plus(value), json.dumps(value)[1:-1]}
+    escaped, percent = json.dumps(value)[1:-1], {quote(value), quote(value, safe=""), quote_plus(value)}
+    return {value, bytewise, base64, *percent, escaped, escaped.replace("/", "\\/")}
 
 
 def _needles(value: str) -> set[str]:
