@@ -723,13 +723,8 @@ def test_a_file_over_the_limit_is_refused_before_it_is_paid_for() -> None:
         ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT", "date": "Wed, 21 Oct 2015 07:28:30 GMT"}, 0.0),
         ({"retry-after": "soon"}, None),
         ({"retry-after": "-5"}, None),
-        ({"retry-after-ms": "1500", "retry-after": "2"}, 1.5),
         ({"ratelimit-reset": "12"}, 12.0),
         ({"x-ratelimit-reset": "1445412510", "date": "Wed, 21 Oct 2015 07:28:00 GMT"}, 30.0),
-        ({"x-ratelimit-reset": "1445412510000", "date": "Wed, 21 Oct 2015 07:28:00 GMT"}, 30.0),
-        ({"x-ratelimit-reset-requests": "20ms", "x-ratelimit-reset-tokens": "6m0s"}, 0.02),
-        ({"x-ratelimit-reset-tokens": "1h1m1.5s"}, 3661.5),
-        ({"anthropic-ratelimit-requests-reset": "2015-10-21T07:28:45Z", "date": "Wed, 21 Oct 2015 07:28:00 GMT"}, 45.0),
         ({"retry-after": "3", "ratelimit-reset": "90"}, 3.0),
     ],
 )

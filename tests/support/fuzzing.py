@@ -611,7 +611,7 @@ def printed(data: bytes) -> None:
 def replies(*bodies: object, headers: str = "") -> Callable[[], list[bytes]]:
     """Seeds of replies: each body with a good status, and the first with all others."""
     encoded = [body if isinstance(body, bytes) else json.dumps(body).encode() for body in bodies]
-    retry = "retry-after:7|x-ratelimit-reset:1m2.5s|date:Sun, 06 Nov 1994 08:49:37 GMT"
+    retry = "retry-after:7|x-ratelimit-reset:3|date:Sun, 06 Nov 1994 08:49:37 GMT"
     good = [b"200 " + headers.encode() + b"\n" + body for body in encoded]
     bad = [f"{status} {retry}\n".encode() + encoded[0] for status in sorted(set(STATUSES) - {200})]
     return lambda: [*good, *bad]

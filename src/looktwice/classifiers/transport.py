@@ -18,7 +18,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import NamedTuple
@@ -39,55 +38,30 @@ from looktwice.errors import ClassifierError, PermanentError, QuotaError, Transi
 # How long a server asks to wait --------------------------------------------------------------------------------------
 
 
-RESETS = (
-    "ratelimit-reset",
-    "x-ratelimit-reset",
-    "x-rate-limit-reset",
-    "x-ratelimit-reset-requests",
-    "x-ratelimit-reset-tokens",
-    "anthropic-ratelimit-requests-reset",
-    "anthropic-ratelimit-tokens-reset",
-)
+WAITS = ("retry-after", "ratelimit-reset", "x-ratelimit-reset")
+"""The headers with a wait, the most reliable first."""
 YEAR = 366 * 86_400.0
-"""The longest accepted Retry-After, in seconds."""
-UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+"""The longest accepted wait, in seconds."""
+SECONDS = re.compile(r"[ \t]*[0-9]{1,15}(\.[0-9]{1,9})?[ \t]*")
 
 
 def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """The wait that a server requests by Retry-After or common rate-limit headers: in seconds, at most a year."""
+    """The wait that a server requests, in seconds, by a number, a Unix time or a date: at most a year."""
     now = _moment(headers.get("date", "")) or now or time.time()
-    if milliseconds := _number(headers.get("retry-after-ms", "")):
-        return min(milliseconds / 1000, YEAR)
-    if (asked := _wait(headers.get("retry-after", ""), now)) is not None:
-        return min(asked, YEAR)
-    # The earliest reset: if the wait turns out to be too short, the engine's backoff lengthens it.
-    resets = [wait for name in RESETS if (wait := _wait(headers.get(name, ""), now)) is not None]
-    return min([*resets, YEAR]) if resets else None
-
-
-def _wait(text: str, now: float) -> float | None:
-    """Parse a wait in seconds from `7`, `1m2.5s`, a date, or a Unix time in seconds or milliseconds."""
-    if (number := _number(text)) is not None:
-        moment = number / 1000 if number > 1e11 else number
-        return max(0.0, moment - now) if moment > 1e9 else moment
-    parts = re.findall(r"([\d.]+)(ms|s|m|h|d)", text)
-    if parts and "".join(map("".join, parts)) == text.strip():
-        return sum((_number(count) or 0.0) * UNITS[unit] for count, unit in parts)
-    moment_of_date = _moment(text)
-    return None if moment_of_date is None else max(0.0, moment_of_date - now)
-
-
-def _number(text: str) -> float | None:
-    return float(text) if re.fullmatch(r"[ \t]*[0-9]{1,15}(\.[0-9]{1,9})?[ \t]*", text) else None
+    for text in (headers.get(name, "") for name in WAITS):
+        moment = float(text) if SECONDS.fullmatch(text) else _moment(text)
+        if moment is not None:
+            return min(max(0.0, moment - now if moment > 1e9 else moment), YEAR)
+    return None
 
 
 def _moment(text: str) -> float | None:
-    for read in (parsedate_to_datetime, datetime.fromisoformat):
-        try:
-            return read(text).timestamp()
-        except (ValueError, OverflowError, OSError):
-            continue
-    return None
+    """The Unix time of a date; None for dates before 2001, which a clock that was never set shows."""
+    try:
+        moment = parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+    return moment if moment > 1e9 else None
 
 
 # Requests ------------------------------------------------------------------------------------------------------------
@@ -164,11 +138,6 @@ class Attempt:
     def sent(self) -> bool:
         """Whether the server may have received the request."""
         return self.connection is not None
-
-    def abort(self) -> None:
-        """Close the connection at once, discarding unsent data."""
-        if self.connection:
-            self.connection.abort()
 
 
 ATTEMPT: ContextVar[Attempt] = ContextVar("ATTEMPT")
@@ -312,7 +281,8 @@ class Endpoint:
             ):
                 return await self._read(response)
         except BaseException:
-            attempt.abort()
+            if attempt.connection:
+                attempt.connection.abort()  # at once, discarding unsent data
             raise
         finally:
             ATTEMPT.reset(token)
@@ -392,18 +362,15 @@ class Endpoint:
             case aiohttp.ClientSSLError():
                 message = f"{where} cannot be used: {self._why(error)}; check the address and its certificate"
                 return PermanentError(message, sent=False, code="certificate-invalid")
-            case TimeoutError():
-                seconds = min(self._transport.http.timeout, self._transport.http.connect_timeout)
-                why = f"no connection within {seconds:g} s"
-                return TransientError(
-                    f"{where} cannot be reached: {why}; is the server up?", sent=False, code="classifier-unreachable"
-                )
             case ValueError():
                 return PermanentError(f"{where} is not a usable address: {self._why(error)}; check the url", sent=False)
+            case TimeoutError():
+                http = self._transport.http
+                why = f"no connection within {min(http.timeout, http.connect_timeout):g} s"
+            case _:
+                why = self._why(error)
         return TransientError(
-            f"{where} cannot be reached: {self._why(error)}; is the server up?",
-            sent=False,
-            code="classifier-unreachable",
+            f"{where} cannot be reached: {why}; is the server up?", sent=False, code="classifier-unreachable"
         )
 
     def _why(self, error: Exception) -> str:
