@@ -267,20 +267,15 @@ async def test_the_working_size_is_in_the_key_where_it_matters() -> None:
 # Interfaces
 
 
-def test_check_and_a_dry_run_tell_the_size_and_the_bytes_of_a_question(tmp_path: Path) -> None:
+def test_check_tells_the_size_and_the_bytes_of_a_query(tmp_path: Path) -> None:
     (tmp_path / "photo.jpg").write_bytes(photo())
     with fault_server() as server:
         description = server.describe(tmp_path)
-        write_profile(tmp_path / "profile.json", description)
         words = ("--ledger", tmp_path / "ledger.db")
         check = run("check", description, tmp_path / "photo.jpg", *words)
-        dry = run("look", tmp_path / "photo.jpg", "--profile", tmp_path / "profile.json", "--dry-run", "--json", *words)
         sized = run("check", description, tmp_path / "photo.jpg", "--working-size", 300, "--json", *words)
     assert "1,024 px" in check.stdout
     assert re.search(r"1024 x 768 px, [\d,]+ bytes", check.stdout)
-    told = json.loads(dry.stdout)
-    assert (told["width"], told["height"]) == (1024, 768)
-    assert told["question_bytes"] > 1000
     assert (json.loads(sized.stdout)["width"], json.loads(sized.stdout)["height"]) == (300, 225)
 
 
@@ -404,7 +399,7 @@ def test_where_the_format_is_not_that_of_the_fingerprint_the_key_says_so(tmp_pat
 def test_a_question_about_a_photo_of_12_megapixels_takes_less_than_400_kb(tmp_path: Path) -> None:
     (tmp_path / "photo.jpg").write_bytes(photo())
     with fault_server() as server, Model(str(server.describe(tmp_path)), ledger="off") as model:
-        told = model.estimate([tmp_path / "photo.jpg"], views="mirror")
+        told = model.check(tmp_path / "photo.jpg")
     assert (told.width, told.height) == (1024, 768)
     assert told.question_bytes is not None
     assert 100_000 < told.question_bytes < 400_000

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from looktwice.cli.console import PICTURES, JsonOption, Output, leave, print_json, safe, say, say_next, show, taking
+from looktwice.cli.console import PICTURES, JsonOption, Output, leave, print_json, safe, say, say_next, show
 from looktwice.cli.options import (
     CLASSIFIER,
     ClassifiersOption,
@@ -87,6 +87,7 @@ def _facts(checkup: Checkup) -> dict[str, str]:
         proposed["unread"] = "; ".join(dict.fromkeys(checkup.unread))
     if {label for label in checkup.labels if label} <= {"true", "false"} and not checkup.unread:
         proposed["yes or no"] = YES_OR_NO
+    size = "" if checkup.question_bytes is None else f", {checkup.question_bytes:,} bytes"
     return {
         "answers": ", ".join(
             "no label could be read" if label is None else label or "no tag" for label in checkup.labels
@@ -100,7 +101,7 @@ def _facts(checkup: Checkup) -> dict[str, str]:
         "limits": f"{checkup.concurrency} concurrent calls, {checkup.batch} {noun} per call{rate}",
         "classes": "unknown" if checkup.classes is None else str(checkup.classes),
         "working size": checkup.working_size,
-        "question": f"{checkup.width} x {checkup.height} px{taking(checkup.question_bytes)}",
+        "question": f"{checkup.width} x {checkup.height} px{size}",
         "fingerprint": checkup.fingerprint,
     }
 

@@ -127,13 +127,7 @@ def show_estimate(total: Estimate, ledger: str | None, as_json: bool, expected: 
         f", {total.hits:,} of them already in the ledger. "
         f"The other {total.queries:,} cost {cost}{tokens}{hours}.{unknown}"
     )
-    say(f"Query about the largest picture: {total.width} x {total.height} px{taking(total.question_bytes)}.")
     say(f"Nothing was sent. Ledger: {safe(ledger or 'none')}")
-
-
-def taking(size: int | None) -> str:
-    """The size of a query, if known."""
-    return "" if size is None else f", {size:,} bytes"
 
 
 @dataclass(frozen=True)

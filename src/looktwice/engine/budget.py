@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import lru_cache
 from sys import maxsize
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from looktwice.classifiers import Amount, Answer, Metered, Tariff, Tokens
 from looktwice.errors import BudgetError
@@ -176,16 +176,6 @@ class Quote(NamedTuple):
     """The expected tokens."""
 
 
-class Meter(Protocol):
-    """Prices queries."""
-
-    def quote(self, height: int, width: int, phrasing: Phrasing = AS_DESCRIBED) -> Quote:
-        """The price of a query about a picture of this size, with this wording."""
-
-    def bill(self, answer: Answer) -> Bill | None:
-        """The billed cost of an answer; None if it is the quoted maximum."""
-
-
 @dataclass(frozen=True)
 class FlatMeter:
     """A fixed price per query."""
@@ -193,9 +183,11 @@ class FlatMeter:
     price_micros: int
 
     def quote(self, height: int, width: int, phrasing: Phrasing = AS_DESCRIBED) -> Quote:
+        """The price of a query about a picture of this size, with this wording."""
         return Quote(self.price_micros, self.price_micros)
 
     def bill(self, answer: Answer) -> Bill | None:
+        """The billed cost of an answer; None if it is the quoted maximum."""
         return None
 
 
@@ -218,3 +210,7 @@ class TokenMeter:
         tokens = self._tariff.expected(weight)
         expected, most = (self._tariff.picos(each, self._batched) for each in (tokens, self._tariff.most(weight)))
         return Quote(round(expected / MICRO), -(-most // MICRO), tokens)
+
+
+Meter = FlatMeter | TokenMeter
+"""Prices queries."""

@@ -18,7 +18,6 @@ from looktwice.engine.channel import Channel
 from looktwice.engine.ledger.schema import Entry, place
 from looktwice.engine.picture import OpenPicture, Run
 from looktwice.engine.query import Cause, Failure, Unscored
-from looktwice.errors import ImageError
 from looktwice.files import join_tags
 from looktwice.images import Image
 
@@ -151,11 +150,6 @@ class Estimate:
     """The duration in seconds at the allowed rate; None without a rate limit."""
     unfamiliar: int = 0
     """The number of unfamiliar pictures, as far as the profile can recognise them."""
-    width: int = 0
-    height: int = 0
-    """The size of the largest picture after scaling."""
-    question_bytes: int | None = None
-    """The size in bytes of a query about the largest picture; None if unknown."""
     input_tokens: int = 0
     output_tokens: int = 0
     """The estimated numbers of tokens, if queries are billed per token."""
@@ -169,7 +163,6 @@ class Estimate:
     def __add__(self, other: Estimate) -> Estimate:
         """Combine the estimates of two sets of pictures."""
         limited = [each.seconds for each in (self, other) if each.seconds is not None]
-        largest = max(self, other, key=lambda each: each.width * each.height)
         return Estimate(
             pictures=self.pictures + other.pictures,
             unreadable=self.unreadable + other.unreadable,
@@ -179,9 +172,6 @@ class Estimate:
             micros=self.micros + other.micros,
             seconds=sum(limited) if limited else None,
             unfamiliar=self.unfamiliar + other.unfamiliar,
-            width=largest.width,
-            height=largest.height,
-            question_bytes=largest.question_bytes,
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             most_micros=self.most_micros + other.most_micros,
@@ -197,7 +187,6 @@ def estimate(run: Run, opened: Iterable[OpenPicture | Unscored], remaining: int 
     """Sum the estimates for pictures whose queries were looked up in the ledger."""
     counts, seen = Counter[str](), set[bytes]()
     asked: dict[str, Counter[str]] = {channel.name: Counter() for channel in run.channels}
-    largest: Image | None = None
     for picture in opened:
         counts["pictures"] += 1
         if isinstance(picture, Unscored):
@@ -205,8 +194,6 @@ def estimate(run: Run, opened: Iterable[OpenPicture | Unscored], remaining: int 
             counts["unfamiliar"] += picture.cause is Cause.UNFAMILIAR
             continue
         counts["unfamiliar"] += run.screen.unfamiliar(picture.descriptor) is not None
-        if largest is None or picture.image.pixels.size > largest.pixels.size:
-            largest = picture.image
         for query in picture.queries:
             if query.entry.key in seen:
                 continue
@@ -219,22 +206,10 @@ def estimate(run: Run, opened: Iterable[OpenPicture | Unscored], remaining: int 
                 own.update(micros=quote.expected, most_micros=quote.most)
                 own.update(input_tokens=quote.tokens.input, output_tokens=quote.tokens.output)
     names = ("pictures", "unreadable", "questions", "hits", "queries", "micros")
-    height, width = largest.pixels.shape[:2] if largest else (0, 0)
     rates = [(channel.settings.limits.per_second, asked[channel.name]["queries"]) for channel in run.channels]
     return Estimate(
         **{**dict.fromkeys(names, 0), **counts, **sum(asked.values(), Counter[str]())},
-        width=width,
-        height=height,
-        question_bytes=_bytes(run.channels[0], largest) if largest else None,
         seconds=max((queries / rate for rate, queries in rates if rate), default=None),
         remaining=remaining,
         classifiers={name: dict(own) for name, own in asked.items()} if len(asked) > 1 else {},
     )
-
-
-def _bytes(channel: Channel, image: Image) -> int | None:
-    """The size of a query about this picture; None if the classifier does not accept the picture."""
-    try:
-        return size_in_bytes(channel.classifier.prepare(image.pixels))
-    except ImageError:
-        return None

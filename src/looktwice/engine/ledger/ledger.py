@@ -104,6 +104,8 @@ class Ledger:
         self._offset = 0.0
         """The offset of the ledger's clock from this machine's clock."""
         self._closing = False
+        self.holders = 0
+        """The number of models that share the ledger."""
 
     # Reading -------------------------------------------------------------------------------------------------------
 
@@ -324,15 +326,7 @@ def _clock() -> float:
 # Where it is -----------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Shared:
-    """An open ledger with its reference count."""
-
-    ledger: Ledger
-    holders: int = 0
-
-
-_OPEN: dict[tuple[object, ...], _Shared] = {}
+_OPEN: dict[tuple[object, ...], Ledger] = {}
 """Open ledgers by process and location; a parent process's ledgers stay here after a fork, so that the child never
 closes them."""
 _OPENING = threading.RLock()
@@ -346,28 +340,26 @@ def open_ledger(place: str) -> Ledger:
     if place != MEMORY:
         require_posix("a ledger that persists after the run")  # on Windows, signal 0 ends a process
     with _OPENING:
-        if shared := _OPEN.get(_identity(place)):
-            shared.holders += 1
-            return shared.ledger
-        ledger = Ledger(_database(place))
-        _OPEN[_identity(place)] = _Shared(ledger, 2 if place == MEMORY else 1)  # the memory is held by the process
+        ledger = _OPEN.get(_identity(place)) or Ledger(open_database(place))
+        _OPEN[_identity(place)] = ledger
+        ledger.holders += 1
         return ledger
 
 
 def close_ledger(ledger: Ledger) -> None:
-    """Release a ledger; the last release closes it."""
+    """Release a ledger; the last release closes it, unless it is that of the process's memory."""
     with _OPENING:
-        for known, shared in _OPEN.items():
-            if shared.ledger is ledger:
-                shared.holders -= 1
-                if shared.holders:
-                    return
-                del _OPEN[known]
-                break
+        ledger.holders -= 1
+        known = [identity for identity, shared in _OPEN.items() if shared is ledger]
+        if ledger.holders > 0 or known == [_identity(MEMORY)]:
+            return
+        for identity in known:
+            del _OPEN[identity]
         ledger.close()
 
 
-def _database(place: str) -> Database:
+def open_database(place: str) -> Database:
+    """Open the database at a location; a missing file is created."""
     if place == MEMORY:
         return SqliteDatabase(None)
     if place.startswith(POSTGRES):
@@ -390,9 +382,9 @@ def _identity(place: str) -> tuple[object, ...]:
 
 def _close_all() -> None:
     """Close all ledgers at the normal end of a process, even after errors."""
-    for known, shared in list(_OPEN.items()):
-        if known[0] == os.getpid():
-            shared.ledger.close()
+    for (pid, *_), ledger in list(_OPEN.items()):
+        if pid == os.getpid():
+            ledger.close()
 
 
 atexit.register(_close_all)

@@ -12,12 +12,11 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from looktwice import files
 from looktwice.engine.budget import MICRO
 from looktwice.engine.ledger import schema
-from looktwice.engine.ledger.ledger import POSTGRES
+from looktwice.engine.ledger.ledger import POSTGRES, open_database
 from looktwice.engine.ledger.schema import Database, Row
 from looktwice.engine.ledger.sqlite import SqliteDatabase, explained, open_to_read
 from looktwice.engine.ledger.transaction import living
@@ -74,7 +73,7 @@ Read = Callable[..., list[Row]]
 def _snapshot(place: str | Path) -> Iterator[Read]:
     """Open a snapshot, unaffected by concurrent writes."""
     if str(place).startswith(POSTGRES):
-        with closing(_postgres(str(place))) as database:
+        with closing(open_database(str(place))) as database:
             try:
                 database.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 yield database.execute
@@ -85,12 +84,6 @@ def _snapshot(place: str | Path) -> Iterator[Read]:
     with explained(path), closing(open_to_read(path)) as db:
         db.execute("BEGIN")
         yield lambda statement, values=(): db.execute(statement, tuple(values)).fetchall()
-
-
-def _postgres(place: str) -> Any:
-    from looktwice.engine.ledger.postgres import PostgresDatabase
-
-    return PostgresDatabase(place)
 
 
 def stats(place: str | Path) -> list[DayCost]:
@@ -213,11 +206,9 @@ def end_alarms(place: str | Path) -> int:
 @contextmanager
 def _changing(place: str | Path) -> Iterator[tuple[Database, float]]:
     """The database of a ledger inside a transaction, and the time by its clock."""
-    if str(place).startswith(POSTGRES):
-        database: Database = _postgres(str(place))
-    else:
-        with closing(open_to_read(Path(place))):  # one that is not there is not made
-            database = SqliteDatabase(Path(place))
+    if not str(place).startswith(POSTGRES):
+        open_to_read(Path(place)).close()  # one that is not there is not made
+    database = open_database(str(place))
     try:
         yield database, database.begin()
         database.commit()
