@@ -106,16 +106,6 @@ _SEVERAL = _body(
     },
 )
 
-LOOK: Route = {"response_model": AnyVerdict} | _ONE
-LOOKS: Route = {"response_model": LooksReply} | _SEVERAL
-BURST: Route = {"response_model": Verdict} | _SEVERAL
-LOOK_EVENTS = _plain(EVENT_STREAM) | _ONE
-BURST_EVENTS = _plain(EVENT_STREAM) | _SEVERAL
-PROFILE: Route = {"response_model": ProfileReply}
-FIGURE = _plain(SVG)
-METRICS = _plain("text/plain")
-HEALTH = _plain(JSON)
-
 
 # Routes ---------------------------------------------------------------------------------------------------------------
 
@@ -195,11 +185,11 @@ class _Looking:
     def add_to(self, app: FastAPI) -> None:
         """Register the routes."""
         for path, route, about in (
-            ("/v1/look", self.look, LOOK),
-            ("/v1/looks", self.looks, LOOKS),
-            ("/v1/burst", self.burst, BURST),
-            ("/v1/look/events", self.look_events, LOOK_EVENTS),
-            ("/v1/burst/events", self.burst_events, BURST_EVENTS),
+            ("/v1/look", self.look, {"response_model": AnyVerdict} | _ONE),
+            ("/v1/looks", self.looks, {"response_model": LooksReply} | _SEVERAL),
+            ("/v1/burst", self.burst, {"response_model": Verdict} | _SEVERAL),
+            ("/v1/look/events", self.look_events, _plain(EVENT_STREAM) | _ONE),
+            ("/v1/burst/events", self.burst_events, _plain(EVENT_STREAM) | _SEVERAL),
         ):
             app.post(path, tags=["look"], **about)(route)
 
@@ -217,7 +207,8 @@ class _Looking:
 
     async def burst(self, request: Request) -> Response:
         """One verdict on several photos of one object; the first is the picture, the others its views."""
-        photos = await self._photos(request)
+        self._looks.check()
+        photos = await bodies.photos(request, self._limits)
         return JSONResponse((await self._timed(self._looks.burst(photos))).to_dict())
 
     async def look_events(self, request: Request) -> Response:
@@ -230,7 +221,8 @@ class _Looking:
 
     async def burst_events(self, request: Request) -> Response:
         """The burst as a stream of events: photos, answers, and verdict."""
-        photos, size = await self._photos(request), self._model.limits.working_size
+        self._looks.check()
+        photos, size = await bodies.photos(request, self._limits), self._model.limits.working_size
         views = [(photo.name, photo.name) for photo in photos[1:]]
         drawn = (photo.image(size).pixels for photo in photos[1:])
         return await self._events(photos[0], views, lambda heard: self._timed(self._looks.burst(photos, heard)), drawn)
@@ -249,10 +241,6 @@ class _Looking:
             raise Refusal("picture", str(error), error=error.code) from None
         told = stream(lambda emit: emit_look(emit, first, verdict, emit_views(emit, drawn, self._drawing)))
         return StreamingResponse(told, headers={"x-accel-buffering": "no"}, media_type=EVENT_STREAM)
-
-    async def _photos(self, request: Request) -> list[Picture]:
-        self._looks.check()
-        return await bodies.photos(request, self._limits)
 
     async def _reply(self, picture: Picture) -> dict[str, object]:
         try:
@@ -283,25 +271,25 @@ def _add_profile(app: FastAPI, looks: Looks, settings: ServiceSettings) -> None:
     figure = fitted.plot_reliability() if fitted.held_out.correct else NO_FIGURE
     missing = settings.model.labels_missing(settings.decide)
 
-    @app.get("/v1/profile", tags=["profile"], **PROFILE)
+    @app.get("/v1/profile", tags=["profile"], response_model=ProfileReply)
     async def profile() -> Response:
         """The basis of the verdicts: classifier, views, figures and the threshold."""
         await looks.monitor.catch_up(looks.model.engine.ledger)
         return JSONResponse(described(looks, settings.level, missing).model_dump(mode="json"))
 
-    @app.get("/v1/profile/reliability.svg", tags=["profile"], **FIGURE)
+    @app.get("/v1/profile/reliability.svg", tags=["profile"], **_plain(SVG))
     async def reliability() -> Response:
         """The reliability diagram: accuracy by confidence."""
         return Response(figure, media_type=SVG)
 
 
 def _add_health(app: FastAPI, looks: Looks, metrics: Metrics) -> None:
-    @app.get("/healthz", tags=["health"], **HEALTH)
+    @app.get("/healthz", tags=["health"], **_plain(JSON))
     async def alive() -> Response:
         """Liveness."""
         return JSONResponse({"status": "ok"})
 
-    @app.get("/readyz", tags=["health"], **HEALTH)
+    @app.get("/readyz", tags=["health"], **_plain(JSON))
     async def ready() -> Response:
         """Readiness."""
         looks.check()
@@ -309,7 +297,7 @@ def _add_health(app: FastAPI, looks: Looks, metrics: Metrics) -> None:
             raise Refusal("unavailable", unavailable)
         return JSONResponse({"status": "ok"})
 
-    @app.get("/metrics", tags=["health"], **METRICS)
+    @app.get("/metrics", tags=["health"], **_plain("text/plain"))
     async def numbers() -> Response:
         """Metrics for Prometheus."""
         await looks.monitor.catch_up(looks.model.engine.ledger)

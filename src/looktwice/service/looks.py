@@ -388,37 +388,32 @@ class Metrics(Counters, Collector):
         info.add_metric(list(about.values()), 1)
         yield info
         channels = model.engine.channels if model.is_open else {}
-        names = [one.name for one in model.connected]
-        columns = zip(
-            *(_counts(channels[name]) if name in channels else [0] * len(BY_CLASSIFIER) for name in names), strict=True
-        )
-        for (kind, name, title), values in zip(BY_CLASSIFIER, columns, strict=True):
+        counts = {one.name: _counts(channels.get(one.name)) for one in model.connected}
+        for place, (kind, name, title) in enumerate(BY_CLASSIFIER):
             family = kind(f"looktwice_{name}", title, labels=["classifier"])
-            for classifier, value in zip(names, values, strict=True):
-                family.add_metric([classifier], value)
+            for classifier, values in counts.items():
+                family.add_metric([classifier], values[place])
             yield family
-        yield GaugeMetricFamily("looktwice_looks", "Pictures in progress or waiting", looks.count)
-        yield GaugeMetricFamily("looktwice_ready", "Whether pictures can be scored", looks.refusal() is None)
         stream, alarm = looks.monitor.stream, looks.monitor.alarm
-        yield GaugeMetricFamily(
-            "looktwice_drift_alarm", "Live pictures or answers differ from the profile's", alarm is not None
-        )
-        if drift := stream.drift:
-            yield GaugeMetricFamily(
-                "looktwice_drift_evidence", "Highest log wealth of the drift test so far", drift.peak
-            )
-        if shift := stream.shift:
-            yield GaugeMetricFamily("looktwice_shift_alarm", "Live pictures differ from labelled ones", shift.alarm)
-        if alarm is not None:
-            yield GaugeMetricFamily(
-                "looktwice_drift_since_seconds", "When the change began, in seconds since 1970", alarm.since
-            )
-        if (accuracy := stream.expected().accuracy) is not None:
-            yield GaugeMetricFamily("looktwice_expected_accuracy", "Expected share of right answers", accuracy)
+        for name, title, value in (
+            ("looks", "Pictures in progress or waiting", looks.count),
+            ("ready", "Whether pictures can be scored", looks.refusal() is None),
+            ("drift_alarm", "Live pictures or answers differ from the profile's", alarm is not None),
+            ("drift_evidence", "Highest log wealth of the drift test so far", stream.drift and stream.drift.peak),
+            ("shift_alarm", "Live pictures differ from labelled ones", stream.shift and stream.shift.alarm),
+            ("drift_since_seconds", "When the change began, in seconds since 1970", alarm and alarm.since),
+            ("expected_accuracy", "Expected share of right answers", stream.expected().accuracy),
+        ):
+            if value is not None:
+                yield GaugeMetricFamily(f"looktwice_{name}", title, value)
 
 
-def _counts(channel: Channel) -> list[float]:
+def _counts(channel: Channel | None) -> list[float]:
     """The metrics of one classifier, in the order of BY_CLASSIFIER."""
+    if channel is None:
+        return [0] * len(BY_CLASSIFIER)
     asked, canaries = channel.runner.progress, channel.canaries
-    spent = asked.micros / 1e6
-    return [asked.sent, asked.hits, asked.retries, spent, canaries.asked, canaries.flipped, channel.in_flight]
+    return [
+        *(asked.sent, asked.hits, asked.retries, asked.micros / 1e6),
+        *(canaries.asked, canaries.flipped, channel.in_flight),
+    ]
