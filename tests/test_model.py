@@ -216,7 +216,7 @@ def press_twice():
     while model.asked.sent < looked + 8:
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGINT)
-    while not model._model.engine.stopped:
+    while not model.engine.stopped:
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -228,7 +228,7 @@ try:
     list(model.score(Path("pictures.npz")))
 except KeyboardInterrupt:
     print("left", flush=True)
-while model._model.engine.stopped:  # until what was in flight has come
+while model.engine.stopped:  # until what was in flight has come
     time.sleep(0.01)
 print(len([v for v in model.score(Path("pictures.npz")) if isinstance(v, lt.Verdict)]), flush=True)
 model.close()

@@ -218,7 +218,7 @@ def test_a_run_that_is_stopped_leaves_the_batch_to_the_next_one(tmp_path: Path) 
 
             def stop(reached: str) -> None:
                 if reached == "poll done":
-                    asked._model.stop()
+                    asked.stop()
 
             replica.hook = stop
             collected = asked.ask(pictures(10), views=Panel(()))
@@ -239,7 +239,7 @@ def test_a_run_is_stopped_while_it_looks_for_a_batch_among_those_that_have_not_e
                     if reached == "create done":
                         raise web.HTTPServiceUnavailable
                     if reached == "poll done":
-                        model._model.stop()
+                        model.stop()
 
                 replica.hook = break_and_stop
                 collected = asked.ask(pictures(10), views=Panel(()))

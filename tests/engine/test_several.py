@@ -32,8 +32,7 @@ from looktwice.engine.runner import Settings
 from looktwice.errors import BudgetError, LookTwiceError, PermanentError, ViewError
 from looktwice.images.collection import Picture
 from looktwice.images.image import Image, WorkingSize
-from looktwice.model.connection import in_order, open_engine
-from looktwice.model.options import AskOptions
+from looktwice.model.options import AskOptions, in_order, open_engine
 from looktwice.views import Panel
 
 PANEL = Panel.parse("mirror gpt@base gpt@mirror")

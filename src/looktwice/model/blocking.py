@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import inspect
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import cache, wraps
-from pathlib import Path
-from typing import Concatenate, ParamSpec, Self, TypeVar, Unpack
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
-from looktwice.decisions import Profile
-from looktwice.engine import OnAnswer, Progress, QueryEngine
 from looktwice.errors import LookTwiceError
-from looktwice.model.connection import Classifiers, ShowProgress
+from looktwice.model.connection import ModelState
 from looktwice.model.model import AsyncModel
-from looktwice.model.options import AskKeywords, AskOptions
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+CLOSED = "the model was closed while it was asking; the answers so far are kept, so ask again"
 
 
 class _Loop:
@@ -38,6 +36,8 @@ class _Loop:
         self._process = os.getpid()
         self._ended = False
         self._taking = threading.RLock()  # finalizers may run while it is held
+        self.streams: set[Callable[[], Coroutine[None, None, None]]] = set()
+        """The finalizers of unfinished streams."""
         self._thread = threading.Thread(target=self._live, name="looktwice", daemon=True)
         self._thread.start()
 
@@ -47,40 +47,29 @@ class _Loop:
         return self._process != os.getpid()
 
     def _live(self) -> None:
-        async def leave() -> None:
-            left = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in left:
-                task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
-            await self._loop.shutdown_asyncgens()
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.get_loop().run_forever()
 
-        self._loop.run_forever()
-        self._loop.run_until_complete(leave())
-        self._loop.close()
-
-    def run(self, work: Awaitable[T], interrupt: Callable[[], None], resume: Callable[[], None]) -> T:
-        """Run a coroutine; the first Ctrl-C interrupts it and waits for its end, the second one exits."""
+    def run(self, work: Coroutine[object, None, T], model: Model) -> T:
+        """Run a coroutine; the first Ctrl-C stops the model and waits for the end, the second one exits."""
         future = self._take(work)
         try:
             return future.result()
         except KeyboardInterrupt:
-            self._loop.call_soon_threadsafe(interrupt)
-            # In the loop, so that it cannot come before the interrupt, and not before the end: it would go on.
-            future.add_done_callback(lambda _: self._soon(resume))
+            self._loop.call_soon_threadsafe(model.stop)
+            # In the loop, so that it cannot come before the stop, and not before the end: it would go on.
+            future.add_done_callback(lambda _: self._soon(model.resume))
             with suppress(Exception):
                 future.result()
             raise
         except CancelledError:
-            raise _closed() from None
+            raise LookTwiceError(CLOSED, code="model-closed") from None
 
     def leave(self, work: Coroutine[None, None, None], wait: bool) -> None:
         """Run cleanup, unless the loop has ended."""
-        try:
+        with suppress(LookTwiceError, CancelledError):
             future = self._take(work)
-        except LookTwiceError:
-            return
-        if wait:
-            with suppress(CancelledError):
+            if wait:
                 future.result()
 
     def end(self, work: Coroutine[None, None, None]) -> Future[None]:
@@ -98,60 +87,37 @@ class _Loop:
         finally:
             self._thread.join()
 
-    def _take(self, work: Awaitable[T]) -> Future[T]:
-        """Start a coroutine in the loop; raises an error if waiting for it would deadlock."""
-
-        async def main() -> T:
-            return await work
-
-        problem = None
+    def _take(self, work: Coroutine[object, None, T]) -> Future[T]:
+        """Start a coroutine in the loop; raises an error if waiting for it would never end."""
         with self._taking:
-            if threading.current_thread() is self._thread:
-                problem = LookTwiceError(
-                    "the model was called by its own on_answer or progress function, for which it waits; "
-                    "store what you need there, and call the model afterwards or from another thread",
-                    code="model-closed",
-                )
-            elif self.forked:
-                problem = LookTwiceError(
-                    "the model was opened before this process was forked; create another in this process",
-                    code="model-closed",
-                )
-            elif self._ended:
-                problem = _closed()
-            else:
-                return asyncio.run_coroutine_threadsafe(main(), self._loop)
-        if inspect.iscoroutine(work):
-            work.close()
-        raise problem
+            if (problem := self._problem()) is None:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise LookTwiceError(problem, code="model-closed")
+
+    def _problem(self) -> str | None:
+        if threading.current_thread() is self._thread:
+            return (
+                "the model was called by its own on_answer or progress function, for which it waits; "
+                "store what you need there, and call the model afterwards or from another thread"
+            )
+        if self.forked:
+            return "the model was opened before this process was forked; create another in this process"
+        return CLOSED if self._ended else None
 
     def _soon(self, work: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the loop may be closed
             self._loop.call_soon_threadsafe(work)
 
 
-def _closed() -> LookTwiceError:
-    return LookTwiceError(
-        "the model was closed while it was asking; the answers so far are kept, so ask again", code="model-closed"
-    )
-
-
-def _waiting(method: Callable[Concatenate[AsyncModel, P], Awaitable[T]]) -> Callable[Concatenate[Model, P], T]:
+def _waiting(
+    method: Callable[Concatenate[AsyncModel, P], Coroutine[object, None, T]],
+) -> Callable[Concatenate[Model, P], T]:
     """Wrap an async method of `AsyncModel`."""
 
     @wraps(method)
     def call(self: Model, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._opened().run(method(self._model, *args, **kwargs), self._model.stop, self._model.resume)
-
-    return call
-
-
-def _passed_on(method: Callable[Concatenate[AsyncModel, P], T]) -> Callable[Concatenate[Model, P], T]:
-    """Wrap a synchronous method of `AsyncModel`."""
-
-    @wraps(method)
-    def call(self: Model, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return method(self._model, *args, **kwargs)
+        return self._opened().run(method(self._awaited, *args, **kwargs), self)
 
     return call
 
@@ -170,7 +136,7 @@ def _streaming(
 
     @wraps(method)
     def call(self: Model, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        stream, turn = method(self._model, *args, **kwargs), asyncio.Lock()
+        stream, turn = method(self._awaited, *args, **kwargs), asyncio.Lock()
         loop, thread = self._opened(), threading.get_ident()
 
         async def step() -> T | _End:
@@ -181,20 +147,20 @@ def _streaming(
             async with turn:
                 await stream.aclose()
 
-        self._streams.add(leave)
+        loop.streams.add(leave)
         try:
-            while not isinstance(item := loop.run(step(), self._model.stop, self._model.resume), _End):
+            while not isinstance(item := loop.run(step(), self), _End):
                 yield item
                 thread = threading.get_ident()
         finally:
-            self._streams.discard(leave)
+            loop.streams.discard(leave)
             # Finalizers run in other threads, which may be those that are waited for.
             loop.leave(leave(), wait=threading.get_ident() == thread and not turn.locked())
 
     return call
 
 
-class Model:
+class Model(ModelState):
     """A black-box classifier with calibrated confidence; see `AsyncModel` for the arguments.
 
     >>> import numpy as np
@@ -206,56 +172,8 @@ class Model:
     True
     """
 
-    def __init__(
-        self,
-        classifier: Classifiers,
-        profile: Profile | None = None,
-        *,
-        options: AskOptions | None = None,
-        progress: ShowProgress = False,
-        on_answer: OnAnswer | None = None,
-        **asking: Unpack[AskKeywords],
-    ) -> None:
-        self._wrap(AsyncModel(classifier, profile, options=options, progress=progress, on_answer=on_answer, **asking))
-
-    @classmethod
-    def load(
-        cls,
-        path: str | Path | None = None,
-        classifiers: Classifiers | None = None,
-        *,
-        options: AskOptions | None = None,
-        progress: ShowProgress = False,
-        on_answer: OnAnswer | None = None,
-        **asking: Unpack[AskKeywords],
-    ) -> Self:
-        """Load a saved profile; raises an UntrustedError if it names a classifier that the user has not approved.
-
-        The default path is the project's profile, with the project's limits. `classifiers` replace the ones listed in
-        the profile. Profiles saved on this machine are approved.
-        """
-        model = cls.__new__(cls)
-        model._wrap(
-            AsyncModel.load(path, classifiers, options=options, progress=progress, on_answer=on_answer, **asking)
-        )
-        return model
-
-    def _wrap(self, model: AsyncModel) -> None:
-        self._model = model
-        self._loop: _Loop | None = None
-        self._opening = threading.Lock()
-        self._streams: set[Callable[[], Coroutine[None, None, None]]] = set()
-        """The finalizers of unfinished streams."""
-
-    @property
-    def profile(self) -> Profile | None:
-        """The fitted profile of the classifier; None before `fit`."""
-        return self._model.profile
-
-    @property
-    def asked(self) -> Progress:
-        """The queries so far, since the ledger and the classifier were opened."""
-        return self._model.asked
+    _loop: _Loop | None = None
+    _forgotten: weakref.finalize[[], Model]
 
     def __enter__(self) -> Self:
         return self
@@ -271,15 +189,23 @@ class Model:
             _open_models().discard(self)
             self._forgotten.detach()
             if not loop.forked:
-                loop.close(self._leave())
+                loop.close(self._leave(loop))
 
-    async def _leave(self) -> None:
+    async def _leave(self, loop: _Loop) -> None:
         """Send no further queries, and keep the answers so far."""
-        if self._model.is_open:
-            self._model.stop("the model was closed")
-        for leave in [*self._streams]:
+        if self.is_open:
+            self.stop("the model was closed")
+        for leave in [*loop.streams]:
             await leave()
-        await self._model.close()
+        await self._awaited.close()
+
+    @property
+    def _awaited(self) -> AsyncModel:
+        """This model for code in the loop: an `AsyncModel` with the same attributes, which does not keep this one
+        alive."""
+        model = AsyncModel.__new__(AsyncModel)
+        model.__dict__ = self.__dict__
+        return model
 
     def _opened(self) -> _Loop:
         with self._opening:
@@ -287,46 +213,13 @@ class Model:
             return self._loop
 
     def _open(self) -> _Loop:
-        loop, model = _Loop(), self._model
+        loop, model = _Loop(), self._awaited
         # Finalizers must not block: they may hold a lock that closing needs.
         self._forgotten = weakref.finalize(self, lambda: None if loop.forked else loop.end(model.close()))
         self._forgotten.atexit = False
         _open_models().add(self)
         return loop
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the ledger and the classifier are open."""
-        return self._model.is_open
-
-    @property
-    def in_flight(self) -> int:
-        """Calls to the classifier that are in flight."""
-        return self._model.in_flight
-
-    @property
-    def engine(self) -> QueryEngine:
-        """The query engine, opened when first needed."""
-        return self._model.engine
-
-    save = _passed_on(AsyncModel.save)
-    fitted = _passed_on(AsyncModel.fitted)
-    policy = _passed_on(AsyncModel.policy)
-    plan = _passed_on(AsyncModel.plan)
-    panel = _passed_on(AsyncModel.panel)
-    learn = _passed_on(AsyncModel.learn)
-    typical_price = _passed_on(AsyncModel.typical_price)
-    ledger_name = _passed_on(AsyncModel.ledger_name)
-    days = _passed_on(AsyncModel.days)
-    label_maps = _passed_on(AsyncModel.label_maps)
-    sends_to = _passed_on(AsyncModel.sends_to)
-    labels_missing = _passed_on(AsyncModel.labels_missing)
-    monitor = _passed_on(AsyncModel.monitor)
-    rendered = _passed_on(AsyncModel.rendered)
-    strictest_guarantee = _passed_on(AsyncModel.strictest_guarantee)
-    unavailable = _passed_on(AsyncModel.unavailable)
-    stop = _passed_on(AsyncModel.stop)
-    resume = _passed_on(AsyncModel.resume)
     ask = _waiting(AsyncModel.ask)
     estimate = _waiting(AsyncModel.estimate)
     check = _waiting(AsyncModel.check)

@@ -1,22 +1,22 @@
-"""Classifiers with their ledger and budgets, opened on first use."""
+"""Classifiers with their ledger and budgets, opened on first use, and their profile."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Self
+from typing import Self, Unpack
 
+from looktwice.calibration import Calibrator
 from looktwice.classifiers import (
     NO_LABEL,
     AnswerKind,
     Connected,
     Described,
-    Limits,
-    Metered,
+    Pixels,
     Source,
     answer_kind,
     describe,
@@ -24,36 +24,43 @@ from looktwice.classifiers import (
     registry,
     resolve,
 )
-from looktwice.decisions import LabelMap, Profile, propose
-from looktwice.engine import (
-    MEMORY,
-    OFF,
-    POSTGRES,
-    TYPICAL_SIZE,
-    Channel,
-    Checkup,
-    Money,
-    OnAnswer,
-    Polling,
-    Progress,
-    QueryEngine,
-    RetryPolicy,
-    Settings,
-    Spend,
-    check,
-    close_ledger,
-    maintenance,
-    open_ledger,
+from looktwice.decisions import (
+    Collected,
+    DecisionKeywords,
+    DecisionOptions,
+    Judging,
+    LabelMap,
+    Monitor,
+    Plan,
+    Policy,
+    Profile,
+    ProfileClassifier,
+    collecting,
+    fitting,
+    pilot,
+    planning,
+    propose,
 )
+from looktwice.engine import MEMORY, OFF, POSTGRES, Money, OnAnswer, Progress, QueryEngine, askable, maintenance
 from looktwice.engine.ledger.maintenance import DayCost
-from looktwice.errors import BudgetError, DataError, LookTwiceError, ProfileError
-from looktwice.images import Image, PictureLike, one
-from looktwice.model.options import FILE, NOT_METERED, AskOptions, Project
-from looktwice.views import CLASSIFIER_NAME
+from looktwice.errors import DataError, LookTwiceError, ProfileError
+from looktwice.images import PictureLike, PicturesLike, many, one
+from looktwice.model.options import (
+    FILE,
+    AskKeywords,
+    AskOptions,
+    Project,
+    in_order,
+    ledger_place,
+    open_engine,
+    typical_price,
+)
+from looktwice.views import CLASSIFIER_NAME, PROMPTED, At, Base, Panel, panel_of, questions, render
 
 ShowProgress = bool | Callable[[Progress], None]
 Classifiers = Source | Sequence[Source]
 """A classifier, or several."""
+DEFAULTS = DecisionOptions()
 
 
 def connect(
@@ -164,23 +171,28 @@ def _kind(connected: Sequence[Connected]) -> AnswerKind:
     return next(iter(kinds))
 
 
-class Connection:
-    """One or several classifiers; closing saves all answers and releases all resources.
+class ModelState:
+    """What a model has with and without an event loop: its classifiers, their engine, and once fitted its profile.
 
     The attributes for classifier, description and limits refer to the first classifier, which has the lowest price.
     """
 
-    profile: Profile | None
-    """The fitted profile; None before the fit."""
+    profile: Profile | None = None
+    """The fitted profile of the classifier; None before `fit`."""
 
     def __init__(
         self,
         classifier: Classifiers,
-        options: AskOptions,
-        seed: int,
-        progress: ShowProgress,
-        on_answer: OnAnswer | None,
+        profile: Profile | None = None,
+        *,
+        options: AskOptions | None = None,
+        progress: ShowProgress = False,
+        on_answer: OnAnswer | None = None,
+        **asking: Unpack[AskKeywords],
     ) -> None:
+        options = replace(options or AskOptions(), **asking)
+        if profile and options.working_size is None:
+            options = replace(options, working_size=profile.working_size)
         sources: list[Source] = list(classifier) if isinstance(classifier, list | tuple) else [classifier]  # type: ignore[list-item]
         if not sources:
             raise LookTwiceError("no classifier is given; give at least one", code="option-invalid")
@@ -192,8 +204,44 @@ class Connection:
         self.classifier, self.description = first.classifier, first.description
         self.options = options
         self.limits = options.for_classifier(first).limits(self.classifier)
-        self._seed, self._progress, self._on_answer = seed, progress, on_answer
+        if profile:
+            profile.check({connected.name: connected for connected in self.connected})
+            self.profile = profile
+        self._seed, self._progress, self._on_answer = profile.seed if profile else 0, progress, on_answer
+        self._opening = threading.Lock()
         self._engine: QueryEngine | None = None
+        self._policies_of: Profile | None = None
+        self._policies: dict[DecisionOptions, tuple[Policy, Judging, Monitor]] = {}
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path | None = None,
+        classifiers: Classifiers | None = None,
+        *,
+        options: AskOptions | None = None,
+        progress: ShowProgress = False,
+        on_answer: OnAnswer | None = None,
+        **asking: Unpack[AskKeywords],
+    ) -> Self:
+        """Load a saved profile; raises an UntrustedError if it names a classifier that the user has not approved.
+
+        The default path is the project's profile, with the project's limits. `classifiers` replace the ones listed in
+        the profile. Profiles saved on this machine are approved.
+        """
+        options = replace(options or AskOptions(), **asking)
+        if path is None:
+            path, options = Project.here().profile_path(), options.or_project()
+        profile = Profile.load(Path(path))
+        sources = of_profile(profile, Path(path)) if classifiers is None else classifiers
+        return cls(sources, profile, options=options, progress=progress, on_answer=on_answer)
+
+    def save(self, path: str | Path) -> None:
+        """Write the profile as JSON, and approve the classifier for `load`."""
+        maps = {connected.name: dict(connected.rename) for connected in self.connected if connected.rename}
+        self.fitted().model_copy(update={"label_maps": maps}).save(Path(path))
+        for connected in self.connected:
+            registry.remember(connected.description)
 
     def fitted(self) -> Profile:
         """The profile; raises an error if there is none yet."""
@@ -202,18 +250,6 @@ class Connection:
                 "this model has no profile yet; call fit with labelled pictures, or load one", code="not-fitted"
             )
         return self.profile
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Write queued answers, and close the ledger and the classifiers; the next call reopens them."""
-        engine, self._engine = self._engine, None
-        for open_one in [engine] if engine else [each.classifier for each in self.connected]:
-            await open_one.close()
 
     @property
     def engine(self) -> QueryEngine:
@@ -248,7 +284,8 @@ class Connection:
 
     def ledger_name(self) -> str | None:
         """The location where answers are stored, for display; None if they are not stored."""
-        return ledger_name(self.connected, self.options)
+        place = ledger_place(self.connected, self.options)
+        return None if place == OFF else "postgresql" if place and place.startswith(POSTGRES) else place
 
     def _ledger(self) -> str | None:
         """The location of the ledger, if it exists and is persistent."""
@@ -296,125 +333,68 @@ class Connection:
         """Undo `stop`."""
         self.engine.resume()
 
-    async def check(self, picture: PictureLike | None = None) -> Checkup:
-        """Ask about one picture, or a test image, three times: latency, price, limits, and repeatability."""
-        if self.options.batch:
-            raise LookTwiceError(
-                "a check asks three times at once, but a batch takes up to a day; leave --batch out",
-                code="option-conflict",
-            )
-        image = Image.from_array(check.test_card()) if picture is None else one(picture).image(self.limits.working_size)
-        return await check.examine(self.engine.first, image)
+    def _asked(self) -> list[ProfileClassifier]:
+        """The classifiers as stored in a profile, cheapest first; a single one has no name."""
+        asked = [collecting.described(channel) for channel in self.engine.channels.values()]
+        return asked if len(asked) > 1 else [asked[0].model_copy(update={"name": ""})]
 
-    @asynccontextmanager
-    async def _showing(self, pictures: int | None) -> AsyncIterator[QueryEngine]:
-        """The engine, ready to send, with progress display."""
-        engine = self.engine
-        if self._progress is False:
-            yield engine
-            return
-        from looktwice.model.runs import callback_display, shown
+    def panel(self, views: Panel | str | None = None) -> Panel:
+        """The panel that `fit` uses for labelled pictures: these views or all candidates of the pilot, for all
+        classifiers."""
+        _, *others = self.engine.channels
+        tags = self.kind == "tags"  # asked as they are, unless views are named
+        panel = Panel(()) if tags and views in (None, "") else panel_of(views)
+        if views in (None, "") and not tags:
+            panel = Panel((*panel, *askable(self.classifier, PROMPTED)))
+        return Panel((*(At(name, Base()) for name in others), *panel)) if others else panel
 
-        async with shown(engine, pictures, None if self._progress is True else callback_display(self._progress)):
-            yield engine
+    def plan(self, pictures: PicturesLike | int, views: Panel | str | None = None) -> Plan:
+        """The maximum queries and cost of `fit` for this many labelled pictures, by stage."""
+        count = pictures if isinstance(pictures, int) else len(many(pictures))
+        asked = self._asked()
+        prices = {"": asked[0].price, **{each.name: each.price for each in asked}}
+        return pilot.plan(count, self.panel(views), prices, fixed=views not in (None, ""))
 
+    def learn(self, collected: Collected, calibrator: Calibrator) -> Profile:
+        """Fit on answers that `ask` collected, without queries."""
+        self.profile = fitting.learn(collected, calibrator, self.description)
+        return self.profile
 
-# Engines and ledgers --------------------------------------------------------------------------------------------------
+    def policy(self, options: DecisionOptions = DEFAULTS, /, **decision: Unpack[DecisionKeywords]) -> Policy:
+        """The policy of these options, a `TagPolicy` for tags; cached, since all pictures share it."""
+        return self._judging(replace(options, **decision))[0]
 
+    def _judging(self, options: DecisionOptions) -> tuple[Policy, Judging, Monitor]:
+        profile = self.fitted()
+        if self._policies_of is not profile:
+            self._policies_of, self._policies = profile, {}
+        if options not in self._policies:
+            policy = options.of(profile)
+            monitor = Monitor(policy, profile.digest, options.on_drift == "hold")
+            self._policies[options] = policy, Judging(profile, policy), monitor
+        return self._policies[options]
 
-def typical_price(asked: Connected, options: AskOptions) -> int:
-    """The price of a query in millionths; with token prices, an estimate for a phone photo at the working size."""
-    own = options.for_classifier(asked)
-    limits, meter = own.limits(asked.classifier), own.meter(asked.classifier)
-    return meter.quote(*limits.working_size.scaled(*TYPICAL_SIZE)).expected if meter else limits.price_micros
+    def strictest_guarantee(self, options: DecisionOptions = DEFAULTS) -> DecisionOptions:
+        """Add a guarantee to the options: the given one, or the strictest that the labelled pictures support."""
+        return planning.strictest_guarantee(options, self.fitted())
 
+    def labels_missing(
+        self, options: DecisionOptions = DEFAULTS, /, **decision: Unpack[DecisionKeywords]
+    ) -> int | None:
+        """The number of further labelled pictures, drawn at random, that the claims of these options need; 0 if none.
 
-def in_order(classifiers: Sequence[Connected], options: AskOptions) -> list[Connected]:
-    """The classifiers sorted by query price, the lowest first; ties keep the given order.
+        None if more labels would not help. All interfaces report this number.
+        """
+        options = replace(options, **decision)
+        policy = self.policy(options)
+        return planning.missing_labels(policy.claim_tests(options.claims(), self.fitted(), options.level))
 
-    A local classifier without a price is treated as free; any other classifier without a price is treated as costing 1
-    per query.
-    """
+    def monitor(self, options: DecisionOptions = DEFAULTS) -> Monitor:
+        """The drift monitor for pictures scored with these options."""
+        return self._judging(options)[2]
 
-    def price(one: Connected) -> float:
-        own, micros = options.for_classifier(one), typical_price(one, options)
-        return micros / 1e6 if micros or own.price is not None or own.limits(one.classifier).local else 1.0
-
-    names = [one.name for one in classifiers]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise LookTwiceError(
-            f"two classifiers are called {twice!r}; give one of them another name: connect(…, name=…)",
-            code="option-conflict",
-        )
-    return sorted(classifiers, key=price) if len(classifiers) > 1 else list(classifiers)
-
-
-def open_engine(classifiers: Sequence[Connected], options: AskOptions, seed: int = 0) -> QueryEngine:
-    """Create an engine for these classifiers, with ledger and budgets; close it when done.
-
-    `seed` is the default seed of the random views.
-    """
-    if options.prices is not None and not any(isinstance(one.classifier, Metered) for one in classifiers):
-        raise BudgetError(NOT_METERED, code="budget-invalid")
-    asked = [options.for_classifier(one) for one in classifiers]
-    limits = [own.limits(one.classifier) for one, own in zip(classifiers, asked, strict=True)]
-    meters = [own.meter(one.classifier) for one, own in zip(classifiers, asked, strict=True)]
-    priced = [bool(each.price_micros or meter) for each, meter in zip(limits, meters, strict=True)]
-    group = tuple(dict.fromkeys(one.fingerprint for one in classifiers))
-    place = ledger_place(classifiers, options)
-    ledger = open_ledger(place) if place else None
-    try:
-        spend = ledger.spend(*group) if ledger else Spend()
-        total = options.resolved_budget(spend, group, any(priced))
-        channels = []
-        for one, own, each, meter, price in zip(classifiers, asked, limits, meters, priced, strict=True):
-            needed = ledger if needs_ledger(each, own, options) else None
-            spent = needed.spend(one.fingerprint) if needed else Spend()
-            budgets = (total, own.resolved_budget(spent, (one.fingerprint,), price))
-            settings = Settings(
-                each,
-                seed if options.seed is None else options.seed,
-                options.scores,
-                options.label_check,
-                options.canaries,
-                tuple(budget for budget in budgets if budget.is_limited()),
-                RetryPolicy(longest_wait=options.longest_wait),
-                one.description,
-            )
-            polling = Polling() if options.batch else None
-            channels.append(Channel(one.classifier, needed, settings, meter, polling, one.name, one.rename))
-        return QueryEngine(channels)
-    except BaseException:
-        if ledger:
-            close_ledger(ledger)
-        raise
-
-
-def needs_ledger(limits: Limits, own: AskOptions, options: AskOptions) -> bool:
-    """Whether queries to a classifier are claimed and stored. Returns False for a free classifier, which is local and
-    has no price, budget, rate limit or ledger specified by the user."""
-    limited = limits.price_micros or limits.per_second or own.prices or own.is_limited()
-    counted = (options.budget, options.per_day) != (None, None)  # of money it spends nothing
-    return not limits.local or bool(limited) or counted or options.ledger not in (None, OFF)
-
-
-def ledger_place(classifiers: Sequence[Connected], options: AskOptions) -> str | None:
-    """The location of the ledger; None if all classifiers are free. Without a persistent ledger, limits apply for as
-    long as the engine is open."""
-    if options.ledger not in (None, OFF):
-        return options.ledger
-    asked = [(own.limits(one.classifier), own) for one in classifiers for own in (options.for_classifier(one),)]
-    if not any(needs_ledger(limits, own, options) for limits, own in asked):
-        return None
-    if options.ledger == OFF:
-        return OFF
-    project = Project.here()
-    return project.stated_ledger() or (OFF if all(limits.local for limits, _ in asked) else project.ledger_place())
-
-
-def ledger_name(classifiers: Sequence[Connected], options: AskOptions) -> str | None:
-    """The location for display and logs; a database address is omitted, since it may contain a password."""
-    place = ledger_place(classifiers, options)
-    if place == OFF:
-        return None
-    return "postgresql" if place and place.startswith(POSTGRES) else place
+    def rendered(self, picture: PictureLike, options: DecisionOptions = DEFAULTS) -> Iterator[Pixels]:
+        """Render the views of a picture, in the order of the panel."""
+        image = one(picture).image(self.limits.working_size)
+        for question in questions(image, self.policy(options).panel, self.engine.settings.seed):
+            yield from render(image, [question])

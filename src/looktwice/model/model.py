@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,45 +12,49 @@ from typing import Self, Unpack, cast
 
 import numpy as np
 
-from looktwice.calibration import risk
-from looktwice.classifiers import Pixels, registry
+from looktwice.calibration import Calibrator, Gaussian, Jury, Transfer, calibrators, risk
+from looktwice.classifiers import AnswerKind
 from looktwice.decisions import (
+    Collected,
     DecisionKeywords,
     DecisionOptions,
     Evaluation,
-    Judging,
-    Monitor,
-    Policy,
+    FitResult,
+    NoiseFile,
+    OnCollected,
     Profile,
     TagPolicy,
+    Transferred,
     Verdict,
     VerdictsLike,
     collecting,
     evaluation,
+    fitting,
     judging,
-    planning,
+    pilot,
     tagging,
 )
-from looktwice.engine import Cause, Estimate, OnAnswer, Transaction, Unscored
-from looktwice.errors import DataError
+from looktwice.engine import Cause, Checkup, Estimate, OnAnswer, QueryEngine, Transaction, Unscored, check
+from looktwice.errors import DataError, FitError, LookTwiceError
 from looktwice.images import (
     Floats,
+    Image,
     Picture,
     PictureLike,
     PicturesLike,
+    collection,
+    has_truths,
     many,
     one,
+    with_truths,
 )
-from looktwice.model.connection import Classifiers, ShowProgress, of_profile
-from looktwice.model.learning import Learner, labelled
-from looktwice.model.options import AskKeywords, AskOptions, Project
-from looktwice.views import Panel, panel_of, questions, render
+from looktwice.model.connection import DEFAULTS, ModelState
+from looktwice.views import GENERAL, Panel, panel_of
 
 NO_LABEL = Cause.NO_LABEL.code
-DEFAULTS = DecisionOptions()
 
 
-class AsyncModel(Learner):
+class AsyncModel(ModelState):
     """A black-box classifier with calibrated confidence.
 
     `classifier` is a description such as `onnx:model.onnx`, a TOML file, a Python function of one picture (or of a
@@ -59,57 +63,41 @@ class AsyncModel(Learner):
     Leaving the context manager, or `close`, saves all answers and releases all resources.
     """
 
-    def __init__(
-        self,
-        classifier: Classifiers,
-        profile: Profile | None = None,
-        *,
-        options: AskOptions | None = None,
-        progress: ShowProgress = False,
-        on_answer: OnAnswer | None = None,
-        **asking: Unpack[AskKeywords],
-    ) -> None:
-        options = replace(options or AskOptions(), **asking)
-        if profile and options.working_size is None:
-            options = replace(options, working_size=profile.working_size)
-        super().__init__(classifier, options, profile.seed if profile else 0, progress, on_answer)
-        self.profile = profile
-        if profile:
-            profile.check({connected.name: connected for connected in self.connected})
-        self._policies_of: Profile | None = None
-        self._policies: dict[DecisionOptions, tuple[Policy, Judging, Monitor]] = {}
+    async def __aenter__(self) -> Self:
+        return self
 
-    @classmethod
-    def load(
-        cls,
-        path: str | Path | None = None,
-        classifiers: Classifiers | None = None,
-        *,
-        options: AskOptions | None = None,
-        progress: ShowProgress = False,
-        on_answer: OnAnswer | None = None,
-        **asking: Unpack[AskKeywords],
-    ) -> Self:
-        """Load a saved profile; raises an UntrustedError if it names a classifier that the user has not approved.
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
-        The default path is the project's profile, with the project's limits. `classifiers` replace the ones listed in
-        the profile. Profiles saved on this machine are approved.
-        """
-        options = replace(options or AskOptions(), **asking)
-        if path is None:
-            path, options = Project.here().profile_path(), options.or_project()
-        profile = Profile.load(Path(path))
-        sources = of_profile(profile, Path(path)) if classifiers is None else classifiers
-        return cls(sources, profile, options=options, progress=progress, on_answer=on_answer)
+    async def close(self) -> None:
+        """Write queued answers, and close the ledger and the classifiers; the next call reopens them."""
+        engine, self._engine = self._engine, None
+        for open_one in [engine] if engine else [each.classifier for each in self.connected]:
+            await open_one.close()
 
-    def save(self, path: str | Path) -> None:
-        """Write the profile as JSON, and approve the classifier for `load`."""
-        maps = {connected.name: dict(connected.rename) for connected in self.connected if connected.rename}
-        self.fitted().model_copy(update={"label_maps": maps}).save(Path(path))
-        for connected in self.connected:
-            registry.remember(connected.description)
+    @asynccontextmanager
+    async def _showing(self, pictures: int | None) -> AsyncIterator[QueryEngine]:
+        """The engine, ready to send, with progress display."""
+        engine = self.engine
+        if self._progress is False:
+            yield engine
+            return
+        from looktwice.model.runs import callback_display, shown
+
+        async with shown(engine, pictures, None if self._progress is True else callback_display(self._progress)):
+            yield engine
 
     # Asking ----------------------------------------------------------------------------------------------------------
+
+    async def check(self, picture: PictureLike | None = None) -> Checkup:
+        """Ask about one picture, or a test image, three times: latency, price, limits, and repeatability."""
+        if self.options.batch:
+            raise LookTwiceError(
+                "a check asks three times at once, but a batch takes up to a day; leave --batch out",
+                code="option-conflict",
+            )
+        image = Image.from_array(check.test_card()) if picture is None else one(picture).image(self.limits.working_size)
+        return await check.examine(self.engine.first, image)
 
     async def estimate(
         self,
@@ -126,40 +114,189 @@ class AsyncModel(Learner):
         policy = self.policy(options, **decision)
         return await self.engine.estimate(opened, policy.panel, policy.screen())
 
-    # Verdicts --------------------------------------------------------------------------------------------------------
+    async def ask(
+        self, pictures: PicturesLike, labels: Sequence[object] | None = None, *, views: Panel | str | None = None
+    ) -> Collected:
+        """Collect the answers about every picture under a panel, with the true labels if all are known.
 
-    def policy(self, options: DecisionOptions = DEFAULTS, /, **decision: Unpack[DecisionKeywords]) -> Policy:
-        """The policy of these options, a `TagPolicy` for tags; cached, since all pictures share it."""
-        return self._judging(replace(options, **decision))[0]
-
-    def _judging(self, options: DecisionOptions) -> tuple[Policy, Judging, Monitor]:
-        profile = self.fitted()
-        if self._policies_of is not profile:
-            self._policies_of, self._policies = profile, {}
-        if options not in self._policies:
-            policy = options.of(profile)
-            monitor = Monitor(policy, profile.digest, options.on_drift == "hold")
-            self._policies[options] = policy, Judging(profile, policy), monitor
-        return self._policies[options]
-
-    def strictest_guarantee(self, options: DecisionOptions = DEFAULTS) -> DecisionOptions:
-        """Add a guarantee to the options: the given one, or the strictest that the labelled pictures support."""
-        return planning.strictest_guarantee(options, self.fitted())
-
-    def labels_missing(
-        self, options: DecisionOptions = DEFAULTS, /, **decision: Unpack[DecisionKeywords]
-    ) -> int | None:
-        """The number of further labelled pictures, drawn at random, that the claims of these options need; 0 if none.
-
-        None if more labels would not help. All interfaces report this number.
+        The default panel is the profile's, with the profile's vocabulary; without a profile, it is the general panel.
         """
-        options = replace(options, **decision)
-        policy = self.policy(options)
-        return planning.missing_labels(policy.claim_tests(options.claims(), self.fitted(), options.level))
+        known = labels is not None or has_truths(pictures)
+        opened = labelled(pictures, labels, self.kind) if known else many(pictures)
+        async with self._showing(len(opened)) as engine:
+            if self.kind == "tags":
+                panel = self.profile.views() if views is None and self.profile else self.panel(views)
+                return await tagging.collect(engine, opened, panel)
+            if views is None and self.profile:
+                return await collecting.collect_for(engine, opened, self.profile)
+            return await collecting.collect(engine, opened, panel_of(views))
 
-    def monitor(self, options: DecisionOptions = DEFAULTS) -> Monitor:
-        """The drift monitor for pictures scored with these options."""
-        return self._judging(options)[2]
+    async def fit(
+        self,
+        pictures: PicturesLike,
+        labels: Sequence[object] | None = None,
+        *,
+        views: Panel | str | None = None,
+        calibrator: Calibrator | str = "jury",
+        noise: str | Path | None = None,
+        paper: str | None = None,
+        draws: int = 20,
+        max_price: float | None = None,
+        max_queries: float | None = None,
+        on_collected: OnCollected | None = None,
+    ) -> FitResult:
+        """Learn from labelled pictures how reliable the classifier's answers are, and which queries to send.
+
+        `pictures` is a collection with true labels (a folder with one folder per class or with `labels.csv`, an `.npz`,
+        an official data set), or pictures with `labels`. A pilot on a quarter of them selects the views, wordings and
+        classifiers that are worth their cost, and only these are used for the other pictures; `plan` estimates the
+        cost. The sequence of queries and the stopping rule are selected within `max_price` and `max_queries` per
+        picture, on average; by default they are the cheapest whose Brier score is within one standard error and 1 % of
+        the best.
+
+        `views` replaces this selection by a fixed panel. `noise` is a file written by `looktwice noise`, for the
+        calibrator `transfer`. `paper` searches the settings of one transformation as the paper does, in this many
+        `draws`. `on_collected` is called with the answers before fitting; by default, a warning reports missing
+        answers.
+        """
+        train = labelled(pictures, labels, self.kind)
+        if self.kind == "tags":
+            chosen = {"noise": noise, "paper": paper, "max_price": max_price, "max_queries": max_queries}
+            return await self._fit_tags(train, self.panel(views), calibrator, chosen, on_collected)
+        family, tell = self._calibrator(calibrator, noise, views), on_collected or collecting.warn
+        asked = self._asked()
+        if len(asked) > 1 and not (isinstance(family, Jury) and paper is None):
+            raise FitError(
+                "several classifiers need a jury; leave out paper and other calibrators, or give one classifier",
+                code="option-conflict",
+            )
+        if paper is not None:
+            return await self._search(train, paper, draws)
+        collecting.check_teachable(train)
+        panel, choice = self.panel(views), pilot.limits(asked, max_price, max_queries)
+        fixed = views not in (None, "") or not isinstance(family, Jury)
+        async with self._showing(len(train)) as engine:
+            if fixed:
+                selection = await pilot.ask_all(engine, train, panel)
+            else:
+                selection = await pilot.ask(engine, train, panel, asked)
+        collected = collecting.check_learnable(selection.collected, len(train), tell)
+        if isinstance(family, Jury):
+            whole = fixed and len(asked) == 1
+            result = pilot.fit(replace(selection, collected=collected), asked, choice, family.ballot, whole)
+        else:
+            profile = fitting.learn(collected, family, self.description)
+            result = FitResult(profile, collected)
+        self.profile = result.profile
+        return result
+
+    def _calibrator(
+        self, calibrator: Calibrator | str, noise: str | Path | None, views: Panel | str | None
+    ) -> Calibrator:
+        if (noise is not None) != (calibrator == Transfer.name):
+            raise FitError(
+                "calibrator transfer requires noise, the file written by `looktwice noise`, and the reverse",
+                code="option-conflict",
+            )
+        if noise is None:
+            return calibrators.named(calibrator)
+        return Transfer(noise=NoiseFile.load(Path(noise)).cumulative_for(panel_of(views)))
+
+    async def _fit_tags(
+        self,
+        pictures: Sequence[Picture],
+        panel: Panel,
+        calibrator: Calibrator | str,
+        options: Mapping[str, object],
+        on_collected: OnCollected | None,
+    ) -> FitResult:
+        """Query every classifier about every labelled picture, and learn the probability of each tag."""
+        given = [name for name, value in options.items() if value is not None]
+        if given or calibrator != "jury":
+            raise FitError(
+                f"{(given or ['calibrator'])[0]} is for single-label answers, but this classifier returns tags; "
+                "leave it out",
+                code="option-conflict",
+            )
+        async with self._showing(len(pictures)) as engine:
+            self.profile, collected = await tagging.fit(engine, pictures, panel, on_collected)
+        return FitResult(self.profile, collected)
+
+    async def _collected(
+        self, pictures: Sequence[Picture], panel: Panel, on_collected: OnCollected | None = None
+    ) -> Collected:
+        collecting.check_teachable(pictures)
+        async with self._showing(len(pictures)) as engine:
+            collected = await collecting.collect(engine, pictures, panel)
+        return collecting.check_learnable(collected, len(pictures), on_collected or collecting.warn)
+
+    async def _search(self, pictures: Sequence[Picture], family: str, draws: int) -> FitResult:
+        """The paper's search over the settings of one transformation, with the paper's Gaussian model."""
+        grid = pilot.grid_of(family)
+        collecting.check_teachable(pictures, pilot.SEARCHED)
+        async with self._showing(len(grid) * len(pictures)) as engine:
+            chosen, settings = await pilot.search(engine, pictures, grid, draws)
+        self.profile = fitting.learn(chosen.collected, Gaussian(), self.description, n_selection=chosen.pilot)
+        return FitResult(self.profile, chosen.collected, settings=tuple(settings), pilot=chosen.pilot)
+
+    async def transfer(
+        self,
+        noise: NoiseFile | str | Path,
+        pictures: PicturesLike,
+        labels: Sequence[object] | None = None,
+        *,
+        draws: int = 10,
+        on_collected: OnCollected | None = None,
+    ) -> Transferred:
+        """The paper's prescription: fit with the F_n of the best view on an open model, and compare the result with
+        other calibrators.
+
+        `noise` is the noise measured on the open model. The pictures are queried under draws of that view and, for the
+        jury used as a comparison, under the general panel.
+        """
+        chosen = (noise if isinstance(noise, NoiseFile) else NoiseFile.load(Path(noise))).best()
+        train = self._one_label(pictures, labels)
+        drawn = await self._collected(train, Panel.parse(f"{chosen.view}*{draws}"), on_collected)
+        general = await self._collected(train, GENERAL, lambda _: None)
+        result = fitting.transferred(chosen, drawn, general, self.description)
+        self.profile = result.profile
+        return result
+
+    async def borrow(
+        self,
+        teacher: Profile | str | Path,
+        pictures: PicturesLike = (),
+        labels: Sequence[object] | None = None,
+        *,
+        on_collected: OnCollected | None = None,
+    ) -> Profile:
+        """Make a profile from another classifier's jury, and from labelled pictures if given; as few as fifty help.
+
+        If the teacher is the classifier's own profile, labelled pictures update it after a change in the pictures.
+        """
+        source = teacher if isinstance(teacher, Profile) else Profile.load(Path(teacher))
+        if self.kind == "tags":
+            train = labelled(pictures, labels, self.kind)
+            async with self._showing(len(train)) as engine:
+                self.profile = await tagging.repair(engine, train, source, on_collected)
+        elif train := self._one_label(pictures, labels):
+            fitting.jury_of(source)
+            collected = await self._collected(train, source.views(), on_collected)
+            self.profile = fitting.taught(source, collected, self.description)
+        else:
+            seed = self.options.seed or 0
+            self.profile = fitting.untaught(source, self.classifier, self.description, seed)
+        return self.profile
+
+    def _one_label(self, pictures: PicturesLike, labels: Sequence[object] | None) -> Sequence[Picture]:
+        """Labelled pictures for methods that need one label per picture."""
+        if self.kind == "tags":
+            raise FitError(
+                "this is for single-label answers, but the classifier returns tags; use fit", code="option-conflict"
+            )
+        return labelled(pictures, labels)
+
+    # Verdicts --------------------------------------------------------------------------------------------------------
 
     async def end_alarm(self) -> None:
         """End a drift alarm, here and in the ledger."""
@@ -167,12 +304,6 @@ class AsyncModel(Learner):
             digest = self.profile.digest
             await self.engine.ledger.change(partial(Transaction.set_alarm, profile=digest, alarm=None))
         self._policies = {}
-
-    def rendered(self, picture: PictureLike, options: DecisionOptions = DEFAULTS) -> Iterator[Pixels]:
-        """Render the views of a picture, in the order of the panel."""
-        image = one(picture).image(self.limits.working_size)
-        for question in questions(image, self.policy(options).panel, self.engine.settings.seed):
-            yield from render(image, [question])
 
     async def look(
         self,
@@ -295,3 +426,18 @@ class AsyncModel(Learner):
         async with self._showing(len(test)) as engine:
             collected = await collecting.collect_for(engine, test, self.fitted(), policy)
         return evaluation.evaluate(collected, self.fitted(), policy, others)
+
+
+def labelled(pictures: PicturesLike, labels: Sequence[object] | None, kind: AnswerKind = "label") -> Sequence[Picture]:
+    """Pictures with true labels or tags: from a collection that contains them, or from pictures and separate labels."""
+    if labels is not None:
+        opened: Sequence[Picture] = with_truths(many(pictures), labels)
+    elif isinstance(pictures, str | Path):
+        opened = collection.labelled(Path(pictures))
+    elif len(pictures) and all(
+        isinstance(item, str | Path) and (Path(item).is_dir() or Path(item).suffix == ".npz") for item in pictures
+    ):
+        opened = collection.open_all_labelled([Path(str(item)) for item in pictures])
+    else:
+        opened = many(pictures)
+    return collection.of_kind(opened, kind)

@@ -22,13 +22,22 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from looktwice import files
 from looktwice.classifiers import AnyClassifier, Connected, Limits, Metered, checked, read_table
 from looktwice.engine import (
+    OFF,
+    TYPICAL_SIZE,
     Budget,
+    Channel,
     Meter,
     Money,
+    Polling,
+    QueryEngine,
+    RetryPolicy,
     Scores,
+    Settings,
     Spend,
     TokenMeter,
+    close_ledger,
     micros,
+    open_ledger,
     total,
 )
 from looktwice.errors import BudgetError, DataError, LookTwiceError
@@ -192,6 +201,99 @@ class AskKeywords(TypedDict, total=False):
     working_size: int | None
     batch: bool
     label_check: int
+
+
+# Engines and ledgers --------------------------------------------------------------------------------------------------
+
+
+def typical_price(asked: Connected, options: AskOptions) -> int:
+    """The price of a query in millionths; with token prices, an estimate for a phone photo at the working size."""
+    own = options.for_classifier(asked)
+    limits, meter = own.limits(asked.classifier), own.meter(asked.classifier)
+    return meter.quote(*limits.working_size.scaled(*TYPICAL_SIZE)).expected if meter else limits.price_micros
+
+
+def in_order(classifiers: Sequence[Connected], options: AskOptions) -> list[Connected]:
+    """The classifiers sorted by query price, the lowest first; ties keep the given order.
+
+    A local classifier without a price is treated as free; any other classifier without a price is treated as costing 1
+    per query.
+    """
+
+    def price(one: Connected) -> float:
+        own, micros = options.for_classifier(one), typical_price(one, options)
+        return micros / 1e6 if micros or own.price is not None or own.limits(one.classifier).local else 1.0
+
+    names = [one.name for one in classifiers]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise LookTwiceError(
+            f"two classifiers are called {twice!r}; give one of them another name: connect(…, name=…)",
+            code="option-conflict",
+        )
+    return sorted(classifiers, key=price) if len(classifiers) > 1 else list(classifiers)
+
+
+def open_engine(classifiers: Sequence[Connected], options: AskOptions, seed: int = 0) -> QueryEngine:
+    """Create an engine for these classifiers, with ledger and budgets; close it when done.
+
+    `seed` is the default seed of the random views.
+    """
+    if options.prices is not None and not any(isinstance(one.classifier, Metered) for one in classifiers):
+        raise BudgetError(NOT_METERED, code="budget-invalid")
+    asked = [options.for_classifier(one) for one in classifiers]
+    limits = [own.limits(one.classifier) for one, own in zip(classifiers, asked, strict=True)]
+    meters = [own.meter(one.classifier) for one, own in zip(classifiers, asked, strict=True)]
+    priced = [bool(each.price_micros or meter) for each, meter in zip(limits, meters, strict=True)]
+    group = tuple(dict.fromkeys(one.fingerprint for one in classifiers))
+    place = ledger_place(classifiers, options)
+    ledger = open_ledger(place) if place else None
+    try:
+        spend = ledger.spend(*group) if ledger else Spend()
+        total = options.resolved_budget(spend, group, any(priced))
+        channels = []
+        for one, own, each, meter, price in zip(classifiers, asked, limits, meters, priced, strict=True):
+            needed = ledger if needs_ledger(each, own, options) else None
+            spent = needed.spend(one.fingerprint) if needed else Spend()
+            budgets = (total, own.resolved_budget(spent, (one.fingerprint,), price))
+            settings = Settings(
+                each,
+                seed if options.seed is None else options.seed,
+                options.scores,
+                options.label_check,
+                options.canaries,
+                tuple(budget for budget in budgets if budget.is_limited()),
+                RetryPolicy(longest_wait=options.longest_wait),
+                one.description,
+            )
+            polling = Polling() if options.batch else None
+            channels.append(Channel(one.classifier, needed, settings, meter, polling, one.name, one.rename))
+        return QueryEngine(channels)
+    except BaseException:
+        if ledger:
+            close_ledger(ledger)
+        raise
+
+
+def needs_ledger(limits: Limits, own: AskOptions, options: AskOptions) -> bool:
+    """Whether queries to a classifier are claimed and stored. Returns False for a free classifier, which is local and
+    has no price, budget, rate limit or ledger specified by the user."""
+    limited = limits.price_micros or limits.per_second or own.prices or own.is_limited()
+    counted = (options.budget, options.per_day) != (None, None)  # of money it spends nothing
+    return not limits.local or bool(limited) or counted or options.ledger not in (None, OFF)
+
+
+def ledger_place(classifiers: Sequence[Connected], options: AskOptions) -> str | None:
+    """The location of the ledger; None if all classifiers are free. Without a persistent ledger, limits apply for as
+    long as the engine is open."""
+    if options.ledger not in (None, OFF):
+        return options.ledger
+    asked = [(own.limits(one.classifier), own) for one in classifiers for own in (options.for_classifier(one),)]
+    if not any(needs_ledger(limits, own, options) for limits, own in asked):
+        return None
+    if options.ledger == OFF:
+        return OFF
+    project = Project.here()
+    return project.stated_ledger() or (OFF if all(limits.local for limits, _ in asked) else project.ledger_place())
 
 
 # Projects -------------------------------------------------------------------------------------------------------------

@@ -399,9 +399,13 @@ class Metrics(Counters, Collector):
             ("looks", "Pictures in progress or waiting", looks.count),
             ("ready", "Whether pictures can be scored", looks.refusal() is None),
             ("drift_alarm", "Live pictures or answers differ from the profile's", alarm is not None),
-            ("drift_evidence", "Highest log wealth of the drift test so far", stream.drift and stream.drift.peak),
-            ("shift_alarm", "Live pictures differ from labelled ones", stream.shift and stream.shift.alarm),
-            ("drift_since_seconds", "When the change began, in seconds since 1970", alarm and alarm.since),
+            (
+                "drift_evidence",
+                "Highest log wealth of the drift test so far",
+                stream.drift.peak if stream.drift else None,
+            ),
+            ("shift_alarm", "Live pictures differ from labelled ones", stream.shift.alarm if stream.shift else None),
+            ("drift_since_seconds", "When the change began, in seconds since 1970", alarm.since if alarm else None),
             ("expected_accuracy", "Expected share of right answers", stream.expected().accuracy),
         ):
             if value is not None:
