@@ -37,7 +37,19 @@ from looktwice.calibration.shares import Ballot, Cumulative, Gaussian, Objective
 from looktwice.calibration.votes import LabelledVotes
 from looktwice.decisions.noise import Measured, NoiseFile, Probe, fold, probes
 from looktwice.decisions.onnx_features import open_onnx
-from looktwice.plots.figures import points_svg
+from looktwice.plots.figures import (
+    _axes,
+    _Axis,
+    _clipped,
+    _colour,
+    _diagonal,
+    _Frame,
+    _heading,
+    _n,
+    _percent,
+    _svg,
+    _ticks,
+)
 from looktwice.report.findings import drawn
 from looktwice.views import GRIDS, Panel, View, parse
 
@@ -143,7 +155,7 @@ def _draw(model: Model, measured: Measured, found: Sequence[Probe], place: int) 
     (FIGURES / f"{stem}.svg").write_text(drawn(measured.noise, title), "utf-8")
     (FIGURES / f"{stem}-centred.svg").write_text(drawn(measured.centred, f"{title}, centred"), "utf-8")
     own, share = _margins(found, place)
-    figure = points_svg(
+    figure = _points_svg(
         own,
         Transfer(1.0, noise=measured.noise.cumulative).curve(share),
         title=f"{title}: Proposition 2 on a real model",
@@ -152,6 +164,17 @@ def _draw(model: Model, measured: Measured, found: Sequence[Probe], place: int) 
         remarks=[f"root mean square difference {measured.transfer_error:.3f}, S = {DRAWS}, {len(own):,} pictures"],
     )
     (FIGURES / f"{stem}-proposition.svg").write_text(figure, "utf-8")
+
+
+def _points_svg(x: Floats, y: Floats, *, title: str, x_label: str, y_label: str, remarks: Sequence[str]) -> str:
+    """A scatter plot of two probabilities, one point per item; points on the diagonal have equal probabilities."""
+    heading, top = _heading(title, remarks)
+    frame, ticks = _Frame(top, 300, (0, 1), (0, 1)), _ticks(0, 1)
+    places = "".join(f"M{_n(frame.x(a))} {_n(frame.y(b))}h0" for a, b in zip(x.tolist(), y.tolist(), strict=True))
+    dots = f'<path d="{places}" stroke="{_colour(0)}" stroke-width="4" stroke-opacity="0.4" stroke-linecap="round"/>'
+    axes = _axes(frame, _Axis(x_label, ticks, _percent), _Axis(y_label, ticks, _percent))
+    about = f"{y_label} against {x_label}, {len(x):,} points; on the diagonal they agree."
+    return _svg(title, about, frame.bottom + 40, [heading, axes, _diagonal(frame), _clipped(frame, [dots])])
 
 
 # Φ and F_n on closed models ------------------------------------------------------------------------------------------

@@ -69,29 +69,38 @@ def risk_coverage_svg(
 
     `threshold` marks the point at which answers with at least this confidence are accepted.
     """
+    if threshold is None:
+        return _risks_svg({"risk": curve}, title)
+    if not (kept := int((curve.threshold >= threshold).sum())):
+        return _risks_svg({"risk": curve}, title, [f"no answer has a confidence of {upward(threshold)} or more"])
+    accepted, wrong = float(curve.coverage[kept - 1]), float(curve.risk[kept - 1])
+    remark = f"at {upward(threshold)} or more: {100 * accepted:.1f} % accepted, {100 * wrong:.1f} % of them wrong"
+    return _risks_svg({"risk": curve}, title, [remark], (accepted, wrong))
+
+
+def _risks_svg(
+    curves: Mapping[str, RiskCoverage],
+    title: str,
+    remarks: Sequence[str] = (),
+    mark: tuple[float, float] | None = None,
+) -> str:
     # Equal confidences come in random order, so up to the first point the expected risk is level.
-    x, y = np.append(0.0, curve.coverage), np.append(curve.risk[0], curve.risk)
-    remarks, kept = [], 0 if threshold is None else int((curve.threshold >= threshold).sum())
-    if kept and threshold is not None:
-        accepted, wrong = 100 * curve.coverage[kept - 1], 100 * curve.risk[kept - 1]
-        remarks = [f"at {upward(threshold)} or more: {accepted:.1f} % accepted, {wrong:.1f} % of them wrong"]
-    elif threshold is not None:
-        remarks = [f"no answer has a confidence of {upward(threshold)} or more"]
-    heading, top = _heading(title, remarks)
+    lines = [
+        Line(name, np.append(0.0, curve.coverage), np.append(curve.risk[0], curve.risk))
+        for name, curve in curves.items()
+    ]
     # An error among the first few answers makes a high but meaningless peak, which may be clipped.
-    ticks = _ticks(0, max(0.01, 1.1 * float(y[x >= min(0.05, x[1])].max())))
-    frame = _Frame(top, 240, (0, 1), (ticks[0], ticks[-1]))
-    coverage = _Axis("accepted answers", _ticks(0, 1), _percent)
-    risk = _Axis("wrong among the accepted", ticks, _percent)
-    parts = [heading, _axes(frame, coverage, risk), _clipped(frame, [_stroke(frame, x, y, 0)])]
-    if kept:
-        at, height = frame.x(curve.coverage[kept - 1]), frame.y(curve.risk[kept - 1])
-        thin = 'stroke="currentColor" stroke-opacity="0.5" stroke-dasharray="3 3"'
-        dot = f'<circle cx="{_n(at)}" cy="{_n(height)}" r="4.5" fill="{_colour(1)}"/>'
-        rules = [_rule(at, height, at, frame.bottom, thin), _rule(_LEFT, height, at, height, thin)]
-        parts.append(_clipped(frame, [*rules, dot]))
-    about = "Share of wrong answers among those accepted, against the share of all answers that is accepted."
-    return _svg(title, about, frame.bottom + 40, parts)
+    highest = max(float(curve.risk[curve.coverage >= 0.05].max()) for curve in curves.values())
+    return lines_svg(
+        lines,
+        title=title,
+        x_label="accepted answers",
+        y_label="wrong among the accepted",
+        x_range=(0, 1),
+        y_range=(0, min(1.0, max(0.01, 1.1 * highest))),
+        remarks=remarks,
+        mark=mark,
+    )
 
 
 def lines_svg(
@@ -102,13 +111,18 @@ def lines_svg(
     y_label: str,
     x_range: tuple[float, float] | None = None,
     y_range: tuple[float, float] | None = None,
+    remarks: Sequence[str] = (),
+    mark: tuple[float, float] | None = None,
 ) -> str:
-    """A chart of up to six lines with their bands; by default, the axes cover the range of the data."""
+    """A chart of up to six lines with their bands; by default, the axes cover the range of the data.
+
+    `remarks` are printed below the title; `mark` is a point with lines to both axes.
+    """
     _check(lines)
     for bounds in (x_range, y_range):
         if bounds is not None and not -math.inf < bounds[0] + 1e-9 < bounds[1] < math.inf:
             raise DataError(f"{bounds} is not a range; give the lower end first", code="option-invalid")
-    heading, top = _heading(title, [])
+    heading, top = _heading(title, remarks)
     legend, top = _legend([line.name for line in lines], top) if len(lines) > 1 else ("", top)
     x_range = x_range or _span(line.x for line in lines)
     y_ticks = _ticks(*(y_range or _span(values for line in lines for values in _heights(line))))
@@ -122,20 +136,8 @@ def lines_svg(
     strokes = [_marked(frame, line, i) for i, line in enumerate(lines)]
     axes = _axes(frame, _Axis(x_label, x_ticks, _decimal(x_ticks)), _Axis(y_label, y_ticks, _decimal(y_ticks)))
     about = f"{y_label} against {x_label}: {', '.join(line.name for line in lines)}."
-    parts = [heading, legend, axes, _clipped(frame, [*bands, *strokes])]
+    parts = [heading, legend, axes, _clipped(frame, [*bands, *strokes, *(_mark(frame, *mark) if mark else ())])]
     return _svg(title, about, frame.bottom + 40, parts)
-
-
-def points_svg(x: Floats, y: Floats, *, title: str, x_label: str, y_label: str, remarks: Sequence[str] = ()) -> str:
-    """A scatter plot of two probabilities, one point per item; points on the diagonal have equal probabilities."""
-    _check([Line(title, x, y)])
-    heading, top = _heading(title, remarks)
-    frame, ticks = _Frame(top, 300, (0, 1), (0, 1)), _ticks(0, 1)
-    places = "".join(f"M{_n(frame.x(a))} {_n(frame.y(b))}h0" for a, b in zip(x.tolist(), y.tolist(), strict=True))
-    dots = f'<path d="{places}" stroke="{_colour(0)}" stroke-width="4" stroke-opacity="0.4" stroke-linecap="round"/>'
-    axes = _axes(frame, _Axis(x_label, ticks, _percent), _Axis(y_label, ticks, _percent))
-    about = f"{y_label} against {x_label}, {len(x):,} points; on the diagonal they agree."
-    return _svg(title, about, frame.bottom + 40, [heading, axes, _diagonal(frame), _clipped(frame, [dots])])
 
 
 def bars_svg(bars: Mapping[str, float], *, title: str, words: str = "{:,.3g}") -> str:
@@ -340,6 +342,14 @@ def _diagonal(frame: _Frame) -> str:
     return _rule(frame.x(0), frame.y(0), frame.x(1), frame.y(1), style)
 
 
+def _mark(frame: _Frame, x: float, y: float) -> list[str]:
+    """A point, with lines to both axes."""
+    across, height = frame.x(x), frame.y(y)
+    thin = 'stroke="currentColor" stroke-opacity="0.5" stroke-dasharray="3 3"'
+    dot = f'<circle cx="{_n(across)}" cy="{_n(height)}" r="4.5" fill="{_colour(1)}"/>'
+    return [_rule(across, height, across, frame.bottom, thin), _rule(_LEFT, height, across, height, thin), dot]
+
+
 def _bin(curve: Reliability, i: int, frame: _Frame) -> str:
     """One bin of a reliability diagram: a pale bar, the interval, and a point at the mean confidence."""
     x, y = frame.x(curve.confidence[i]), frame.y(curve.accuracy[i])
@@ -433,15 +443,4 @@ def reliability(outcomes: Outcomes, *, bins: int = BINS, title: str = "Confidenc
 
 def risk_coverage(outcomes: Outcomes, *, title: str = "Mistakes among accepted answers") -> Drawing:
     """Risk–coverage curves of up to six methods."""
-    curves = {name: metrics.risk_coverage(*outcome) for name, outcome in outcomes.items()}
-    # Equal confidences come in random order, so up to the first point the expected risk is level.
-    lines = [
-        Line(name, np.append(0.0, curve.coverage), np.append(curve.risk[0], curve.risk))
-        for name, curve in curves.items()
-    ]
-    highest = max(0.01, 1.1 * max(float(curve.risk[curve.coverage >= 0.05].max()) for curve in curves.values()))
-    return Drawing(
-        lines_svg(
-            lines, title=title, x_label="coverage", y_label="risk", x_range=(0, 1), y_range=(0, min(1.0, highest))
-        )
-    )
+    return Drawing(_risks_svg({name: metrics.risk_coverage(*outcome) for name, outcome in outcomes.items()}, title))
