@@ -222,7 +222,6 @@ def test_too_few_labels_are_said_with_how_many_it_takes(profile: Profile) -> Non
     expected = risk.estimate(outcome.confidence, outcome.correct, 0.02)
     assert expected is not None
     text = near(Read(page(inputs(few, profile, max_error=0.02))).text)
-    assert f"{100 * expected.error:.1f} %" in text
     assert f"{100 * expected.accepted:.1f} %" in text
     assert f"{missing:,} more" in text
 
@@ -380,7 +379,7 @@ def test_the_galleries_show_the_doubtful_the_wrong_and_the_rescued(profile: Prof
     judged = judge(inputs(tested, profile))
     assert judged is not None
     assert judged.correct is not None
-    doubtful, wrong, rescued = gallery.galleries(judged, shots(tested))
+    doubtful, wrong, rescued = gallery.galleries(judged, shots(tested), {}, 0.01)
     confidence = sorted(judged.confidence.tolist())
     assert [card.confidence for card in doubtful.cards] == confidence[: gallery.CARDS]
     assert all(card.right is False and card.truth != card.label for card in wrong.cards)

@@ -2,13 +2,11 @@
 
 from looktwice.decisions.collecting import Collected, LabelMap, OnCollected, check_teachable, labelled_votes, propose
 from looktwice.decisions.evaluation import (
-    LEAST_IN_BIN,
-    BinCoverage,
     Evaluation,
     VerdictsLike,
     baselines,
-    bin_coverage,
     evaluate,
+    sets_lines,
 )
 from looktwice.decisions.fitting import Transferred
 from looktwice.decisions.judging import Judging

@@ -169,19 +169,28 @@ def guarantees(collected: Collected, policy: Policy) -> Guarantees:
             wrong=float(wrong.mean()) if len(wrong) else None,
             claims=_claims_kept(policy.accept.claims, answers, accepted),
         )
-    if policy.sets is not None:
-        distribution = policy.calibrator.distribution(votes)
-        sets = policy.sets.sets(distribution, draws(votes))
-        hold, listed = sets.hold(distribution, votes.truths), sets.list_truth(votes.truths)
-        kept = replace(
-            kept,
-            covered=float(hold.mean()),
-            listed=float(listed.mean()),
-            options=float(sets.sizes().mean()),
-            classes=float(sets.true_sizes().mean()),
-            bins=bin_coverage(base_tally(votes), hold),
-        )
-    return kept
+    return _with_sets(kept, policy, votes)
+
+
+def sets_lines(policy: Policy, votes: LabelledVotes) -> list[str]:
+    """The coverage and size of prediction sets on held-out pictures, as sentences; empty if none were requested."""
+    return _with_sets(Guarantees(), policy, votes).lines()
+
+
+def _with_sets(kept: Guarantees, policy: Policy, votes: LabelledVotes) -> Guarantees:
+    if policy.sets is None:
+        return kept
+    distribution = policy.calibrator.distribution(votes)
+    sets = policy.sets.sets(distribution, draws(votes))
+    hold, listed = sets.hold(distribution, votes.truths), sets.list_truth(votes.truths)
+    return replace(
+        kept,
+        covered=float(hold.mean()),
+        listed=float(listed.mean()),
+        options=float(sets.sizes().mean()),
+        classes=float(sets.true_sizes().mean()),
+        bins=bin_coverage(base_tally(votes), hold),
+    )
 
 
 def bin_coverage(tally: Tally, hold: Bools) -> tuple[BinCoverage, ...]:

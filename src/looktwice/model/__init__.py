@@ -42,11 +42,9 @@ from looktwice.classifiers import (
 from looktwice.decisions import (
     COLUMNS_OF as VERDICT_COLUMNS_OF,
     LADDER,
-    LEAST_IN_BIN,
     MAX_ERROR,
     SHARES,
     AnyVerdict,
-    BinCoverage,
     ClaimTest,
     Collected,
     DecisionKeywords,
@@ -71,7 +69,6 @@ from looktwice.decisions import (
     alternatives,
     baselines,
     best_estimate,
-    bin_coverage,
     can_be_made,
     check_teachable,
     doubtful as doubtful_verdicts,
@@ -98,6 +95,7 @@ from looktwice.decisions import (
     search_queries,
     selected_by,
     selection_level,
+    sets_lines,
     tagging,
 )
 from looktwice.engine import (

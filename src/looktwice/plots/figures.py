@@ -100,6 +100,7 @@ def _risks_svg(
         y_range=(0, min(1.0, max(0.01, 1.1 * highest))),
         remarks=remarks,
         mark=mark,
+        words=_percent,
     )
 
 
@@ -113,10 +114,11 @@ def lines_svg(
     y_range: tuple[float, float] | None = None,
     remarks: Sequence[str] = (),
     mark: tuple[float, float] | None = None,
+    words: Callable[[float], str] | None = None,
 ) -> str:
     """A chart of up to six lines with their bands; by default, the axes cover the range of the data.
 
-    `remarks` are printed below the title; `mark` is a point with lines to both axes.
+    `remarks` are printed below the title, `mark` is a point with lines to both axes, and `words` formats ticks.
     """
     _check(lines)
     for bounds in (x_range, y_range):
@@ -134,9 +136,14 @@ def lines_svg(
             there, back = _places(frame, line.x, line.low), _places(frame, line.x[::-1], line.high[::-1])
             bands.append(f'<polygon points="{there} {back}" fill="{_colour(i)}" fill-opacity="0.16"/>')
     strokes = [_marked(frame, line, i) for i, line in enumerate(lines)]
-    axes = _axes(frame, _Axis(x_label, x_ticks, _decimal(x_ticks)), _Axis(y_label, y_ticks, _decimal(y_ticks)))
+    x, y = _Axis(x_label, x_ticks, words or _decimal(x_ticks)), _Axis(y_label, y_ticks, words or _decimal(y_ticks))
     about = f"{y_label} against {x_label}: {', '.join(line.name for line in lines)}."
-    parts = [heading, legend, axes, _clipped(frame, [*bands, *strokes, *(_mark(frame, *mark) if mark else ())])]
+    parts = [
+        heading,
+        legend,
+        _axes(frame, x, y),
+        _clipped(frame, [*bands, *strokes, *(_mark(frame, *mark) if mark else ())]),
+    ]
     return _svg(title, about, frame.bottom + 40, parts)
 
 

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from looktwice.model import (
     LADDER,
-    LEAST_IN_BIN,
     Answers,
-    BinCoverage,
     Claim,
     ClaimTest,
     Floats,
     HeldOut,
     Noise,
-    Policy,
     Result,
-    bin_coverage,
     calibration,
     metrics,
     missing_labels,
@@ -86,37 +82,6 @@ def _above(threshold: float, evidence: Evidence, asked: Floats, max_error: float
     wrong = ~evidence.correct[evidence.confidence >= threshold]
     share = float(wrong.mean()) if len(wrong) else None
     return Guarantee(max_error, threshold, float((asked >= threshold).mean()), share, None)
-
-
-@dataclass(frozen=True)
-class Sets:
-    """The size and coverage of prediction sets."""
-
-    options: float
-    """The mean number of labels in a set; "any other label" is counted as one label."""
-    classes: float
-    """The mean number of classes in a set, counting all classes that "any other label" stands for."""
-    hold: float | None
-    """The share of sets with the true label; None if true labels are unknown."""
-    listed: float | None
-    """The share of sets in which the true label is listed by name."""
-    bins: tuple[BinCoverage, ...]
-    """The coverage in each bin of agreement that has enough pictures."""
-
-
-def sets(policy: Policy, judged: Judged | None) -> Sets | None:
-    """Evaluate the prediction sets of these pictures; returns None if sets were not requested, or if the calibrator was
-    fitted on these pictures."""
-    if policy.sets is None or judged is None or judged.taught:
-        return None
-    distribution = policy.calibrator.distribution(judged.votes)
-    built = policy.sets.sets(distribution, calibration.draws(judged.votes))
-    sizes, labelled = (float(built.sizes().mean()), float(built.true_sizes().mean())), judged.labelled()
-    if labelled is None:
-        return Sets(*sizes, None, None, ())
-    hold, listed = built.hold(distribution, labelled.truths), built.list_truth(labelled.truths)
-    bins = [part for part in bin_coverage(calibration.base_tally(labelled), hold) if part.pictures >= LEAST_IN_BIN]
-    return Sets(*sizes, float(hold.mean()), float(listed.mean()), tuple(bins))
 
 
 # What more queries bring ---------------------------------------------------------------------------------------------
@@ -187,29 +152,6 @@ def classes(judged: Judged) -> list[ClassRow]:
         for i in np.flatnonzero(count).tolist()
     ]
     return sorted(rows, key=lambda row: (row.high, row.low, row.label))
-
-
-# Familiarity ---------------------------------------------------------------------------------------------------------
-
-
-def unfamiliar(policy: Policy, judged: Judged, descriptors: Mapping[str, Floats]) -> dict[int, str]:
-    """The indices of unfamiliar pictures, the least familiar first, with the reasons."""
-    compared = policy.compare(judged.votes, [descriptors.get(digest) for digest in judged.votes.digests])
-    return compared.reasons if compared and not judged.taught else {}
-
-
-def familiarity_note(policy: Policy, judged: Judged, descriptors: Mapping[str, Floats]) -> str:
-    """The pictures that could not be compared with the labelled pictures, and the reasons; empty if there are none."""
-    if judged.taught:
-        return ""
-    if policy.familiarity is None and policy.answers is None:
-        return "This profile cannot tell whether pictures are like the labelled ones; fit again for that."
-    if policy.familiarity and not any(digest in descriptors for digest in judged.votes.digests):
-        by = "by their answers alone" if policy.answers else "not at all"
-        return (
-            f"Pictures were compared with the labelled ones {by}: votes hold no pixels; specify the pictures as well."
-        )
-    return ""
 
 
 def drawn(noise: Noise, title: str) -> str:

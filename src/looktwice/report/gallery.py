@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import files
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -171,11 +170,24 @@ class Gallery:
     cards: tuple[Card, ...]
 
 
-def galleries(judged: Judged, pictures: Sequence[Picture]) -> list[Gallery]:
-    """The pictures with the lowest confidence, with confident wrong answers, and with answers corrected by views; empty
-    groups are omitted."""
-    known, rising = {item.name: item for item in pictures}, np.argsort(judged.confidence, kind="stable")
-    groups = [("Most doubtful", "The answers with the lowest confidence: the first to have a person check.", rising)]
+def galleries(
+    judged: Judged, pictures: Sequence[Picture], unfamiliar: Mapping[int, str], false_alarms: float
+) -> list[Gallery]:
+    """Unfamiliar pictures, the ones with the lowest confidence, with confident wrong answers, and with answers
+    corrected by views; empty groups are omitted.
+
+    `unfamiliar` has the reason for each unfamiliar picture by its index, the least familiar first.
+    """
+    share, rising = len(unfamiliar) / len(judged.votes), np.argsort(judged.confidence, kind="stable")
+    groups = [
+        (
+            "Unlike the pictures it was fitted on",
+            f"{100 * share:.1f} % of the pictures, while {100 * false_alarms:.1f} % are expected. They are never "
+            "accepted: their confidence is not valid.",
+            np.array(list(unfamiliar), np.intp),
+        ),
+        ("Most doubtful", "The answers with the lowest confidence: the first to have a person check.", rising),
+    ]
     labelled = judged.labelled()
     if judged.correct is not None and labelled is not None:
         correct, first = judged.correct, labelled.base == labelled.truths
@@ -194,27 +206,14 @@ def galleries(judged: Judged, pictures: Sequence[Picture]) -> list[Gallery]:
                 saved,
             ),
         ]
+    known = {item.name: item for item in pictures}
     return [
-        Gallery(heading, about, len(rows), tuple(_card(judged, known, row) for row in rows[:CARDS].tolist()))
+        Gallery(
+            heading, about, len(rows), tuple(_card(judged, known, row, unfamiliar) for row in rows[:CARDS].tolist())
+        )
         for heading, about, rows in groups
         if len(rows)
     ]
-
-
-def unfamiliar(
-    judged: Judged, pictures: Sequence[Picture], reasons: Mapping[int, str], false_alarms: float
-) -> list[Gallery]:
-    """The unfamiliar pictures, the least familiar first; empty if there are none.
-
-    `reasons` has the reason for each picture, by its index.
-    """
-    if not reasons:
-        return []
-    share, usual = len(reasons) / len(judged.votes), f"while {100 * false_alarms:.1f} % are expected"
-    about = f"{100 * share:.1f} % of the pictures, {usual}. They are never accepted: their confidence is not valid."
-    known = {item.name: item for item in pictures}
-    cards = tuple(replace(_card(judged, known, row), votes=why) for row, why in islice(reasons.items(), CARDS))
-    return [Gallery("Unlike the pictures it was fitted on", about, len(reasons), cards)]
 
 
 def sample(pictures: Iterable[Picture]) -> Image:
@@ -228,18 +227,29 @@ def sample(pictures: Iterable[Picture]) -> Image:
     return clothes[SAMPLE].image()
 
 
-def _card(judged: Judged, known: dict[str, Picture], row: int) -> Card:
-    votes, words, labelled = judged.votes, judged.votes.vocabulary, judged.labelled()
-    name, label = votes.names[row], words[judged.label[row]]
-    views = [words[code] for code in votes.views[row].tolist() if code != calibration.MISSING]
-    truth = None if labelled is None else labelled.words[row]
-    right = bool(judged.correct[row]) if judged.correct is not None else None
-    parts = [f"{views.count(label)} of {len(views)} views agree" if views else "no view was asked"]
-    for other, times in Counter(view for view in views if view != label).most_common(2):
-        parts.append(f"{times} say {other}" if times > 1 else f"one says {other}")
+def _card(judged: Judged, known: Mapping[str, Picture], row: int, unfamiliar: Mapping[int, str]) -> Card:
+    votes, labelled = judged.votes, judged.labelled()
+    name, label = votes.names[row], votes.vocabulary[judged.label[row]]
     try:
         seen = thumbnail(known[name].image(PHOTO).pixels) if name in known else None
     except (ImageError, DataError):
         seen = None
-    base = words[votes.base[row]]
-    return Card(name, label, float(judged.confidence[row]), truth, right, base, "; ".join(parts), seen)
+    return Card(
+        name,
+        label,
+        float(judged.confidence[row]),
+        None if labelled is None else labelled.words[row],
+        None if judged.correct is None else bool(judged.correct[row]),
+        votes.vocabulary[votes.base[row]],
+        unfamiliar.get(row) or _agreement(votes, row, label),
+        seen,
+    )
+
+
+def _agreement(votes: Votes, row: int, label: str) -> str:
+    """The number of views that return this label, and the most frequent other labels."""
+    views = [votes.vocabulary[code] for code in votes.views[row].tolist() if code != calibration.MISSING]
+    parts = [f"{views.count(label)} of {len(views)} views agree" if views else "no view was asked"]
+    for other, times in Counter(view for view in views if view != label).most_common(2):
+        parts.append(f"{times} say {other}" if times > 1 else f"one says {other}")
+    return "; ".join(parts)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import re
-import shlex
 from importlib.metadata import version
 from pathlib import Path
 from typing import cast
@@ -17,7 +15,6 @@ from looktwice.model import (
     Claim,
     DataError,
     DecisionOptions,
-    Profile,
     TagPolicy,
     calibration,
     files,
@@ -25,6 +22,7 @@ from looktwice.model import (
     missing_sentence,
     plots,
     selection_level,
+    sets_lines,
     tagging,
 )
 from looktwice.report import findings, gallery
@@ -63,6 +61,7 @@ def page(inputs: ReportInputs) -> str:
     chosen = next(guarantee for guarantee in guarantees if guarantee.max_error == inputs.max_error)
     curve = metrics.risk_coverage(evidence.confidence, evidence.correct)
     # Only pictures that took no part in the fit show how the profile's guarantee turns out.
+    labelled = judged.labelled() if judged else None
     fresh = judged is not None and judged.correct is not None and not judged.taught
     kept = findings.kept(inputs.using().held_out, evidence, inputs.max_error, inputs.level) if fresh else None
     # look and score accept by the profile's guarantee: it leads the page where the pictures here bear it out.
@@ -81,7 +80,7 @@ def page(inputs: ReportInputs) -> str:
         "leading": leading,
         "headline": headline(leading),
         "kept": kept,
-        "sets": findings.sets(inputs.using(), judged),
+        "sets": sets_lines(inputs.using(), labelled) if labelled and fresh else [],
         "looser": next((guarantee for guarantee in guarantees if guarantee.threshold is not None), None),
         "figures": FIGURES,
         "reliability": _drawn(plots.reliability_svg(metrics.reliability(evidence.confidence, evidence.correct))),
@@ -95,7 +94,6 @@ def page(inputs: ReportInputs) -> str:
         "verdict_price": inputs.verdict_price(evidence.believed.queries),
         "asked": (judged.votes.answers() != calibration.MISSING).sum(axis=0) if judged else None,
         "facts": _facts(inputs),
-        "commands": _commands(inputs),
     }
     return _environment().get_template("report.html").render(context)
 
@@ -163,10 +161,17 @@ def _pictures(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
     top = max((abs(row.weight) for row in rows if row.weight is not None), default=1.0) or 1.0
     galleries, note = [], ""
     if judged:
-        note = findings.familiarity_note(policy, judged, inputs.descriptors)
-        reasons = findings.unfamiliar(policy, judged, inputs.descriptors)
-        strange = gallery.unfamiliar(judged, known, reasons, policy.false_alarms)
-        galleries = [*strange, *gallery.galleries(judged, known)]
+        described = [inputs.descriptors.get(digest) for digest in judged.votes.digests]
+        compared = None if judged.taught else policy.compare(judged.votes, described)
+        galleries = gallery.galleries(judged, known, compared.reasons if compared else {}, policy.false_alarms)
+    if judged and not judged.taught:
+        if policy.familiarity is None and policy.answers is None:
+            note = "This profile cannot tell whether pictures are like the labelled ones; fit again for that."
+        elif policy.familiarity and all(descriptor is None for descriptor in described):
+            by = "by their answers alone" if policy.answers else "not at all"
+            note = (
+                f"Pictures were compared with the labelled ones {by}: votes hold no pixels; give the pictures as well."
+            )
     return {
         "panel": rows,
         "top_weight": top,
@@ -197,19 +202,6 @@ def _facts(inputs: ReportInputs) -> dict[str, str]:
     }
 
 
-def _commands(inputs: ReportInputs) -> list[str]:
-    """Commands that reproduce the profile and the report; with several classifiers, they use the answers in the
-    ledger."""
-    profile = inputs.profile
-    seed, family = ["--seed", str(profile.seed)], str(profile.calibrator["family"])
-    described = [word for _, text in profile.described() for word in ("-c", text)]
-    views = [] if profile.others else ["--views", profile.panel or "base"]
-    fit = ["fit", "LABELLED", *described, *views, "--calibrator", family, *seed]
-    evaluate = ["evaluate", "OTHERS", *seed, "--votes", "votes.npz"]
-    report = ["report", "--votes", "votes.npz", "--pictures", "OTHERS", "--max-error", f"{inputs.max_error:g}"]
-    return [f"looktwice {shlex.join(command)}" for command in (fit, evaluate, report)]
-
-
 # Words ---------------------------------------------------------------------------------------------------------------
 
 
@@ -236,18 +228,6 @@ def _environment() -> Environment:
         "money": lambda price: f"{price:,.2f}" if price >= 1 else f"{price:,.4f}",
         "ends": lambda f: "" if f.low is None or f.high is None else f"{f.low:.3f} to {f.high:.3f}",
         "fewer": lambda value: f"{value:g}" if float(value).is_integer() else f"{value:.1f}",
-        "parameters": _parameters,
         "breakable": lambda name: Markup("<wbr>").join(re.split(r"(?=[#/_])", name)),
     }
     return environment
-
-
-def _parameters(profile: Profile) -> str:
-    """The profile as JSON with one field per line, without the fields that are used only by programs."""
-    left_out = {"held_out", "adaptive", "curve", "results", "agreement_bins", "familiarity", "answers"}
-    values = profile.model_dump(mode="json", exclude=left_out)
-    values["calibrator"] = {
-        key: value for key, value in values["calibrator"].items() if key not in ("covariance", "juries")
-    }
-    lines = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
-    return "\n".join(["{", ",\n".join(lines), "}"])
