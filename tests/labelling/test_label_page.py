@@ -284,7 +284,6 @@ def test_a_process_that_is_killed_between_clicks_loses_none_and_repeats_none(bro
             assert page.locator("#picture").evaluate("image => image.complete && image.naturalWidth > 0")
             told.append(press(page, "1"))
     assert sorted(told) == [file for file, _, _ in rows(photos)]
-    assert len((photos / "labels.journal").read_text().splitlines()) == 7
 
 
 def test_a_duplicated_tab_is_a_window_of_its_own(browser: Browser, photos: Path) -> None:
@@ -347,7 +346,8 @@ def test_a_click_whose_reply_is_lost_is_sent_again_and_counts_once(browser: Brow
         press(page, "1")
         press(page, "1")
         expect(page.locator("#count")).to_have_text("2 of 60")
-    assert len((photos / "labels.journal").read_text().splitlines()) == 2
+        press(page, "ArrowLeft")
+        expect(page.locator("#count")).to_have_text("1 of 60")
 
 
 def test_the_page_shows_what_the_labels_tell(browser: Browser, tmp_path: Path) -> None:

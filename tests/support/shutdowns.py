@@ -238,8 +238,7 @@ class Shutdowns:
         lost = {name for name, label in self.acknowledged.items() if name not in table or table[name].truth != label}
         assert not lost, f"acknowledged and not saved: {lost}"
         if len(table) > 300:  # so that there is always something left to label
-            for name in ("labels.csv", "labels.journal"):
-                (self.folder / name).unlink()
+            (self.folder / "labels.csv").unlink()
             self.acknowledged.clear()
 
     def line(self) -> str:

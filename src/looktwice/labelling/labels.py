@@ -1,32 +1,23 @@
-"""Labels on disk: a journal of every click, and the `labels.csv` derived from it.
+"""The labels that people give, saved in `labels.csv`.
 
-Each click is appended to `labels.journal` as a line of JSON and synced before it is acknowledged; undo is another line,
-no line is ever changed. `labels.csv` is replaced atomically after each click, so that `fit` can read it at any time.
-A line truncated by a crash was never acknowledged, and is dropped.
+The table is replaced atomically and synced before a click is acknowledged, so `fit` can read it at any time.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import os
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
 
 from looktwice.model import FILE_COLUMNS, AnswerKind, DataError, files, read_header, read_truths, shown
 
 COLUMNS: dict[AnswerKind, tuple[str, ...]] = {"label": ("file", "label", "not"), "tags": ("file", "tags")}
 """The columns of the table, by the kind of labels."""
-JOURNAL = ".journal"
-BEGINNING = b'{"at":"'
-"""How a journal begins."""
-BEHIND = 100
-"""The number of events by which the table may lag behind the journal."""
 Says = Literal["label", "tags", "not", "unsure", "skip"]
 """The kinds of clicks: the true label, the true tags, ruled-out labels, "can't tell", or skip (the picture is shown
 again later)."""
@@ -76,163 +67,94 @@ class Click(BaseModel):
         return self.says != "skip"
 
 
-class Undo(BaseModel):
-    """The undoing of a click."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    id: Token
-    window: Token
-    undoes: Token
-    """The id of the click."""
-
-
-class _Line(BaseModel):
-    """A line of the journal."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    at: str
-    event: Click | Undo
-
-
 class Labels:
     """The labels of a collection, shared by all windows of one process; a lock keeps other processes out."""
 
     def __init__(self, out: Path, kind: AnswerKind = "label") -> None:
-        """`out` is the path of `labels.csv`; an existing file without a journal is imported."""
+        """`out` is the path of `labels.csv`, which may exist."""
         files.check_writable(out, (".csv",))
-        self.kind = kind
-        self.out, self._journal = out, out.with_suffix(JOURNAL)
-        self._lock = Lock()
-        self._events: dict[str, Click | Undo] = {}
-        """Every line of the journal, by its id."""
-        self._hold = files.FileLock(out)
-        began = self._journal.exists()
+        self.out, self.kind = out, kind
+        self._hold, self._lock = files.FileLock(out), Lock()
+        self._clicks: list[Click] = []
+        """The clicks of this process that were not undone, replaced as a whole, since other threads may read it."""
+        self._requests: dict[str, str] = {}
+        """The picture of each click and undo, by its id, so that a repeated request changes nothing."""
         try:
-            self._file = files.open_own(self._journal, BEGINNING, buffering=0)
-        except DataError:
-            self._hold.release()
-            raise
-        try:
-            self._read()
-            if began:
-                self._check_table()
-            else:
-                self._take_over()
+            self._before = self._read()
             self._check_kind()
-            files.write(out, table(self.known(), kind))
+            self._text = out.read_text("utf-8", "replace") if out.exists() else ""
+            self._save([])
         except BaseException:
             self.close()
-            if not began:
-                self._journal.unlink()
             raise
 
     def known(self) -> dict[str, Click]:
         """The last click about each picture that was not undone; may be called while another thread saves a click."""
-        return _standing(list(self._events.values()))
+        return self._before | {click.file: click for click in self._clicks}
 
     def last(self, window: str) -> Click | None:
-        """The window's last click that was not undone."""
-        events = list(self._events.values())
-        gone = {event.undoes for event in events if isinstance(event, Undo)}
-        clicks = [event for event in events if isinstance(event, Click) and event.id not in gone]
-        return next((click for click in reversed(clicks) if click.window == window), None)
+        """The window's last click that was not undone, since this process started."""
+        return next((click for click in reversed(self._clicks) if click.window == window), None)
 
     def add(self, click: Click) -> None:
-        """Save a click to disk; a click with a known id is ignored, but a table that could not be written earlier is
-        then written."""
+        """Save a click to disk; a click with a known id is ignored."""
         with self._lock:
-            if click.id not in self._events:
-                self._append(click)
-            files.write(self.out, table(self.known(), self.kind))
+            if click.id not in self._requests:
+                self._save([*self._clicks, click])
+                self._requests[click.id] = click.file
 
     def undo(self, identity: str, window: str) -> str | None:
         """Undo the window's last click and return its picture; returns None if there is no click."""
         with self._lock:
-            if identity not in self._events:
-                click = self.last(window)
-                if click is None:
-                    return None
-                self._append(Undo(id=identity, window=window, undoes=click.id))
-            files.write(self.out, table(self.known(), self.kind))
-            undo = self._events[identity]
-            undone = self._events[undo.undoes] if isinstance(undo, Undo) else undo
-            return undone.file if isinstance(undone, Click) else None
+            if identity not in self._requests and (last := self.last(window)):
+                self._save([click for click in self._clicks if click is not last])
+                self._requests[identity] = last.file
+            return self._requests.get(identity)
 
     def close(self) -> None:
-        """Close the journal and release the lock."""
-        self._file.close()
+        """Release the lock."""
         self._hold.release()
 
-    def _append(self, event: Click | Undo) -> None:
-        line = _Line(at=datetime.now(UTC).isoformat(timespec="milliseconds"), event=event).model_dump_json() + "\n"
-        end = self._file.seek(0, os.SEEK_END)
-        try:
-            self._file.write(line.encode())
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            self._file.truncate(end)
-            what = f"{str(self._journal)!r} cannot be written ({error.strerror})"
+    def _save(self, clicks: list[Click]) -> None:
+        """Write the table; raises an error if somebody else has changed it."""
+        if self.out.exists() and self.out.read_text("utf-8", "replace") != self._text:
             raise DataError(
-                f"{what}; this click was not saved: free some space and click again", code="file-unwritable"
-            ) from None
-        self._events[event.id] = event
-
-    def _read(self) -> None:
-        self._file.seek(0)
-        lines = self._file.read().splitlines(keepends=True)
-        if lines and not lines[-1].endswith(b"\n"):
-            self._file.truncate(sum(map(len, lines[:-1])))
-            lines.pop()
-        for number, line in enumerate(lines, 1):
-            try:
-                event = _Line.model_validate_json(line).event
-                self._events[event.id] = event
-            except ValidationError:
-                what = f"{str(self._journal)!r}: line {number} was not written by looktwice"
-                raise DataError(
-                    f"{what}; repair it, or move the journal away to continue from {self.out.name}",
-                    code="file-malformed",
-                ) from None
+                f"{str(self.out)!r} was edited while the page was open; this click was not saved: close the page and "
+                "run the command again, which reads the edited table",
+                code="file-exists",
+            )
+        text = table(self._before | {click.file: click for click in clicks}, self.kind)
+        files.write(self.out, text)
+        self._text, self._clicks = text, clicks
 
     def _check_kind(self) -> None:
         """Raise an error for a table that would contain both labels and tags."""
         other: Says = "label" if self.kind == "tags" else "tags"
-        if any(click.says == other for click in self.known().values()):
+        if any(click.says == other for click in self._before.values()):
             raise DataError(
                 f"{str(self.out)!r} holds {other}, but the classifier gives {self.kind}; specify another with --out",
                 code="labels-unmatched",
             )
 
-    def _check_table(self) -> None:
-        """Raise an error if the table was edited; it may lag behind the journal after a crash or a failed write."""
-        if not self.out.exists():
-            return
-        stored, events = self.out.read_text("utf-8", "replace"), list(self._events.values())
-        earlier = (_standing(events[:end]) for end in range(len(events), max(-1, len(events) - 1 - BEHIND), -1))
-        if stored not in (table(known, self.kind) for known in earlier):
-            what = f"{str(self.out)!r} was edited outside `looktwice label`"
-            raise DataError(
-                f"{what}; move {self._journal.name} away to continue from the table as it is", code="file-malformed"
-            )
-
-    def _take_over(self) -> None:
-        """Write the labels from an existing table to the journal, each as one click."""
+    def _read(self) -> dict[str, Click]:
+        """Read an existing table, each row as a click."""
         header = read_header(self.out) if self.out.exists() else []
+        if not header:
+            return {}
         files_column = next((name for name in FILE_COLUMNS if name in header), None)
         if more := [name for name in header if name not in (files_column, *COLUMNS["label"], *COLUMNS["tags"])]:
             what = f"{str(self.out)!r} has columns that would be lost ({', '.join(map(shown, more))})"
             raise DataError(
                 f"{what}; write the labels to another file with --out, or remove these columns", code="file-exists"
             )
-        for number, (file, row) in enumerate(read_truths(self.out).items() if self.out.exists() else ()):
+        clicks = {}
+        for file, row in read_truths(self.out).items():
             says: Says = "label" if row.truth else "not" if row.excluded else "unsure"
             labels = (row.truth,) if row.truth else row.excluded
             if row.tags is not None:
                 says, labels = "tags", row.tags
-            click = Click(id=f"table-{number}", window="table", file=file, says=says, labels=labels)
-            self._append(click)
+            clicks[file] = Click(id="table", window="table", file=file, says=says, labels=labels)
+        return clicks
 
 
 def table(known: Mapping[str, Click], kind: AnswerKind = "label") -> str:
@@ -257,9 +179,3 @@ def table(known: Mapping[str, Click], kind: AnswerKind = "label") -> str:
             spaced = any(cell.startswith(" ") for cell in row)  # which readers drop unless it is quoted
             (quoting if spaced else writer).writerow(map(files.to_cell, row))
     return out.getvalue().encode("utf-8", "backslashreplace").decode()
-
-
-def _standing(events: Sequence[Click | Undo]) -> dict[str, Click]:
-    """The last click about each picture, ignoring clicks that were undone."""
-    gone = {event.undoes for event in events if isinstance(event, Undo)}
-    return {event.file: event for event in events if isinstance(event, Click) and event.id not in gone}
