@@ -1,8 +1,8 @@
-"""The embedded demo: two small clothes classifiers, 2,000 pictures, and several calibration methods.
+"""The embedded demo: two small clothes classifiers, 2,000 pictures, and what the queries cost in four situations.
 
-Half of the pictures are used for fitting, the others for testing. First, nine queries per picture are evaluated with
-the paper's method and with the jury. Then `fit` selects the queries that are worth their cost in three situations, with
-assumed prices: labels alone, labels with scores, and a cheap and an expensive classifier.
+Half of the pictures are used for fitting, the others for testing. First, nine queries per picture are sent. Then `fit`
+selects the queries that are worth their cost in three situations, with assumed prices: labels alone, labels with
+scores, and a cheap and an expensive classifier.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Self
@@ -24,33 +24,15 @@ from looktwice import report
 from looktwice.cli import console
 from looktwice.cli.console import JsonOption, say
 from looktwice.cli.options import Help
-from looktwice.model import (
-    GENERAL,
-    AsyncModel,
-    Calibrator,
-    Collected,
-    Connected,
-    Evaluation,
-    Outcome,
-    Picture,
-    Result,
-    cross_fit,
-    evaluate,
-    files,
-    labelled,
-    outcome,
-)
+from looktwice.model import GENERAL, AsyncModel, Connected, Evaluation, Picture, Result, files, labelled
 from looktwice.model.runs import run as run_async
 
-DRAWS = 10
 MAX_ERROR = 0.08
 """The allowed error rate in the report; with 1,000 pictures, it can be guaranteed, but not a much lower rate."""
 PRICES = {"fashion": 0.0015, "small": 0.0003}
 """The assumed query prices: a typical price of image APIs, and a fifth of it."""
-ROTATIONS = ("rotation:10", "rotation:20", "rotation:30")
-"""Settings of the paper's grid; the best one is selected on the pictures for fitting."""
 ASSETS = Path(str(resources.files("looktwice") / "demo"))
-ALWAYS = f"1 + {len(GENERAL)} queries, always"
+ALWAYS, LABELS = f"1 + {len(GENERAL)} queries, always", "labels alone"
 
 
 @dataclass(frozen=True)
@@ -86,7 +68,8 @@ class Situation:
 class Demo:
     """The results of the demo, and their folder."""
 
-    results: list[Result]
+    results: Sequence[Result]
+    """The results of the calibrator and of baselines, if `fit` selects the queries and there are labels alone."""
     situations: list[Situation]
     tested: int
     """The number of pictures used for the evaluation."""
@@ -109,25 +92,27 @@ def run(folder: Path) -> Demo:
 
 
 async def _run(train: list[Picture], test: list[Picture], folder: Path) -> Demo:
-    """Compare the methods, then the costs in the three situations; the report covers the first situation."""
-    outcomes, always = await _compare(train, test)
-    say("Finding out what is worth asking, in three situations …")
-    situations = [Situation.from_evaluation(ALWAYS, always)]
-    for name, classifiers in (
-        ("labels alone", [_connect(folder, "fashion")]),
-        ("labels with scores", [_connect(folder, "fashion", "scores = 5\n")]),
-        ("a cheap and an expensive classifier", [_connect(folder, "small"), _connect(folder, "fashion")]),
+    """Compare the costs in the four situations; results and report are those of labels alone."""
+    situations, results = list[Situation](), tuple[Result, ...]()
+    fashion, small = _connect(folder, "fashion"), _connect(folder, "small")
+    for name, classifiers, views in (
+        (ALWAYS, [fashion], str(GENERAL)),
+        (LABELS, [fashion], ""),
+        ("labels with scores", [_connect(folder, "fashion", "scores = 5\n")], ""),
+        ("a cheap and an expensive classifier", [small, fashion], ""),
     ):
+        say(f"Fitting and testing: {name} …")
         async with AsyncModel(classifiers) as model:
-            await model.fit(train)
-            evaluation = await model.evaluate(test, max_error=MAX_ERROR)
+            await model.fit(train, views=views)
+            evaluation = await model.evaluate(test, max_error=MAX_ERROR, all=bool(views))
             situations.append(Situation.from_evaluation(name, evaluation))
-            if len(situations) == 2:
-                chosen = replace(evaluation.outcome, name="jury, stopping early")
-                results = [Result.from_outcome(each) for each in (*outcomes, chosen)]
+            if name == LABELS:
+                results = evaluation.results
                 model.save(folder / "profile.json")
-                _write_report(folder, test, evaluation, results)
-    (folder / "costs.svg").write_text(costs_svg(situations), "utf-8")
+                _write_report(folder, test, evaluation)
+    bars = {situation.name: situation.cost for situation in situations if situation.cost is not None}
+    chart = lt.plots.bars_svg(bars, title="What 1,000 accepted pictures cost", words="{:.2f}")
+    (folder / "costs.svg").write_text(chart, "utf-8")
     return Demo(results, situations, len(test), folder)
 
 
@@ -139,47 +124,7 @@ def _connect(folder: Path, model: str, more: str = "") -> Connected:
     return lt.connect(path, name=model, price=str(PRICES[model]))
 
 
-async def _compare(train: list[Picture], test: list[Picture]) -> tuple[list[Outcome], Evaluation]:
-    """Evaluate the naive and constant baselines, the paper's rotations and the jury."""
-    model = AsyncModel(str(ASSETS / "fashion.toml"))
-    async with console.watched(model, len(train) + len(test), console.Output()):
-        taught = _parted(await model.ask(train, views=_together(ROTATIONS)), ROTATIONS)
-        best = min(ROTATIONS, key=lambda view: _held_out(lt.calibration.Gaussian(), taught[view]))
-        tested = _parted(await model.ask(test, views=_together((best,))), (best,))
-        nine, turned = (taught[""], tested[""]), (taught[best], tested[best])
-        outcomes = [
-            _judged(lt.calibration.Naive(), "naive", *nine),
-            _judged(lt.calibration.Constant(), "constant", *nine),
-            _judged(lt.calibration.Gaussian(), "paper, rotation", *turned),
-            _judged(lt.calibration.Probit(), "probit, rotation", *turned),
-            _judged(lt.Jury(), "jury, all views", *nine),
-        ]
-        profile = model.learn(nine[0], lt.Jury())
-        return outcomes, evaluate(nine[1], profile, model.policy(all=True, max_error=MAX_ERROR))
-
-
-def _judged(calibrator: Calibrator, name: str, train: Collected, test: Collected) -> Outcome:
-    """Evaluate, on one half of the pictures, a calibrator that was fitted on the other half."""
-    return outcome(calibrator.fit(train.labelled()), test.labelled(), name)
-
-
-def _together(rotations: Sequence[str]) -> str:
-    """Combine the general views and all draws of each rotation in one panel, so that pictures are opened once."""
-    return " ".join([str(GENERAL), *(f"{rotation}*{DRAWS}" for rotation in rotations)])
-
-
-def _parted(collected: Collected, rotations: Sequence[str]) -> dict[str, Collected]:
-    """Split the answers of the combined panel: the general views, and each rotation by name."""
-    starts = range(len(GENERAL), len(collected.panel), DRAWS)
-    columns = {name: range(start, start + DRAWS) for name, start in zip(rotations, starts, strict=True)}
-    return {name: collected.under(places) for name, places in {"": range(len(GENERAL)), **columns}.items()}
-
-
-def _held_out(calibrator: Calibrator, collected: Collected) -> float:
-    return float(cross_fit(calibrator, collected.labelled()).brier.mean())
-
-
-def _write_report(folder: Path, test: list[Picture], evaluation: Evaluation, results: Sequence[Result]) -> None:
+def _write_report(folder: Path, test: list[Picture], evaluation: Evaluation) -> None:
     votes = evaluation.collected.votes
     votes.save(folder / "votes.npz")
     inputs = report.ReportInputs(
@@ -188,17 +133,11 @@ def _write_report(folder: Path, test: list[Picture], evaluation: Evaluation, res
         test,
         evaluation.policy,
         evaluation.collected.descriptors,
-        results,
+        evaluation.results,
         max_error=MAX_ERROR,
         title=f"looktwice on {len(test):,} pictures of clothes",
     )
     report.write(folder / "index.html", inputs)
-
-
-def costs_svg(situations: Sequence[Situation]) -> str:
-    """Plot the cost of 1,000 accepted pictures in each situation."""
-    bars = {situation.name: situation.cost for situation in situations if situation.cost is not None}
-    return lt.plots.bars_svg(bars, title="What 1,000 accepted pictures cost", words="{:.2f}")
 
 
 def show(demo: Demo, as_json: bool) -> None:
