@@ -124,7 +124,7 @@ FILES = {
 
 @pytest.mark.parametrize("name", PYTHON)
 def test_the_library_takes_what_the_command_takes(name: str) -> None:
-    options = {str(parameter.name) for parameter in built(name).params} - {"skip_unfamiliar"}
+    options = {str(parameter.name) for parameter in built(name).params}
     options -= {*options_of(AskOptions), *signature(Machines).parameters, "help"}
     options -= set(options_of(DecisionOptions)) if name in ("look", "score", "evaluate") else set()
     elsewhere = {option: place for option, place in (FILES | PYTHON[name]).items() if option in options}

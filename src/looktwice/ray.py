@@ -1,4 +1,4 @@
-"""Verdicts in Ray datasets: `Scorer` for `map_batches`, and `read` for pictures in folders, buckets and containers.
+"""Verdicts in Ray datasets: `Scorer` for `map_batches`, and the files, addresses and clusters of `score --engine ray`.
 
     import looktwice as lt
     photos = ray.data.read_images("s3://lake/photos", include_paths=True)
@@ -17,11 +17,11 @@ import socket
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
-from hashlib import blake2b
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,8 @@ from numpy.typing import NDArray
 from looktwice.model import (
     PICTURE_ENDINGS,
     VERDICT_COLUMNS_OF,
+    AnswerKind,
+    AnyVerdict,
     AskOptions,
     Classifiers,
     DataError,
@@ -38,13 +40,11 @@ from looktwice.model import (
     FleetError,
     MissingExtra,
     Model,
+    Picture,
     Profile,
     Unscored,
-    Verdict,
-    encode_png,
     few,
     files,
-    find,
     one,
     shown,
     verdict_record,
@@ -53,7 +53,6 @@ from looktwice.model import (
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileInfo, FileSystem
-    from ray.data import Dataset
 
 
 __all__ = ["Scorer"]
@@ -61,15 +60,11 @@ __all__ = ["Scorer"]
 Batch = Mapping[str, NDArray[np.generic]]
 """A batch of Ray Data: columns by name."""
 DECIDE = DecisionOptions()
-SOURCE = "source"
-"""The column with a picture's file, its size and modification time."""
 TEXT: files.Kind = "text"
-READING = 0.1
-"""The processor share of a task that reads or writes; the share reserved for scorers is reduced accordingly."""
-IMAGE_COLUMNS = ("image", "bytes", "img", "content", "data", "jpg", "jpeg", "png", "webp")
-IN_FOLDERS = (*PICTURE_ENDINGS, ".parquet", ".tar")
-"""The extensions of the files that are read from a folder, ignoring case."""
-NAME_COLUMNS = ("name", "file_name", "filename", "file", "path", "key", "__key__", "id")
+READERS = 16
+"""The number of files that a worker reads at a time."""
+TABLES = (".npz", ".parquet", ".tar")
+"""The extensions of files with many pictures, which are read with Ray's own readers."""
 
 
 class Scorer:
@@ -106,21 +101,22 @@ class Scorer:
     def __call__(self, batch: Batch) -> pa.Table:
         """Score a batch; returns the columns written by `looktwice score -o verdicts.parquet`, and the columns to
         keep."""
-        return self.table(batch, self.verdicts(batch))
+        pictures = opened(zip(batch[self._image], batch[self._name], strict=True))
+        verdicts = list(self.model.score(pictures, self._decide))
+        return verdict_table(verdicts, self.model.fitted().kind, {name: batch[name] for name in self._keep})
 
-    def verdicts(self, batch: Batch) -> list[Verdict | Unscored]:
-        """The verdict on each picture of a batch, or the reason why there is none."""
-        rows = zip(batch[self._image], batch[self._name], strict=True)
-        pictures = [one(b"" if content is None else content, str(name)) for content, name in rows]
-        return list(self.model.score(pictures, self._decide))
 
-    def table(self, batch: Batch, verdicts: Sequence[Verdict | Unscored]) -> pa.Table:
-        """Convert verdicts to an Arrow table."""
-        kind = self.model.fitted().kind
-        records = (verdict_record(verdict, kind) for verdict in verdicts)
-        columns: files.Columns = {**VERDICT_COLUMNS_OF[kind], **dict.fromkeys(self._keep, TEXT)}
-        kept = zip(*(batch[column] for column in self._keep), strict=True) if self._keep else [()] * len(verdicts)
-        return files.arrow_table(columns, [[*row.values(), *more] for row, more in zip(records, kept, strict=True)])
+def opened(rows: Iterable[tuple[object, object]]) -> list[Picture]:
+    """The pictures with these contents and names; a picture without content is unreadable."""
+    return [one(b"" if content is None else content, str(name)) for content, name in rows]  # type: ignore[arg-type]
+
+
+def verdict_table(verdicts: Sequence[AnyVerdict | Unscored], kind: AnswerKind, kept: Batch) -> pa.Table:
+    """A table of verdicts, with further columns of text."""
+    columns: files.Columns = {**VERDICT_COLUMNS_OF[kind], **dict.fromkeys(kept, TEXT)}
+    more = zip(*kept.values(), strict=True) if kept else [()] * len(verdicts)
+    rows = ([*verdict_record(verdict, kind).values(), *row] for verdict, row in zip(verdicts, more, strict=True))
+    return files.arrow_table(columns, rows)
 
 
 # Pictures ------------------------------------------------------------------------------------------------------------
@@ -128,28 +124,20 @@ class Scorer:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file with one or more pictures."""
+    """A picture's file."""
 
     address: str
     """The absolute path or address, since workers run in other folders."""
     name: str
     """The file's path relative to the given folder if there is only one, otherwise its address."""
-    stamp: str
-
-    @property
-    def source(self) -> str:
-        """A version string that changes with the file."""
-        return f"{self.name} {self.stamp}"
-
-    @property
-    def ending(self) -> str:
-        return os.path.splitext(self.name)[1].lower()
+    source: str
+    """The name with the size and modification time, which changes with the file."""
 
 
 def listed(paths: Sequence[str]) -> list[File]:
-    """List the files at these paths and addresses: pictures, `.npz`, `.parquet` and `.tar`, sorted by name.
+    """List the pictures at these paths and addresses, sorted by name within each.
 
-    From a folder, files with a known extension are included, except hidden ones.
+    From a folder, files with the extension of a picture are included, except hidden ones.
     """
     if not paths:
         raise DataError(
@@ -158,30 +146,18 @@ def listed(paths: Sequence[str]) -> list[File]:
     listing = [file for path in paths for file in _listed(path, alone=len(paths) == 1)]
     if not listing:
         raise DataError(
-            f"{shown(paths[0])}: not a picture; pictures end with {' '.join(IN_FOLDERS)}", code="pictures-none"
+            f"{shown(paths[0])}: not a picture; pictures end with {' '.join(PICTURE_ENDINGS)}", code="pictures-none"
         )
     if twice := [name for name, count in Counter(file.name for file in listing).items() if count > 1]:
         raise DataError(f"{few(twice, 'file')} given twice; list each once", code="pictures-duplicate")
     return listing
 
 
-def read(listing: Sequence[File], done: Collection[str] = ()) -> Dataset:
-    """A dataset of the pictures in these files, with columns `name`, `bytes` and `source`; those in `done` left out."""
-    import ray.data
-
-    kinds: dict[str, list[File]] = {}
-    for file in listing:
-        kinds.setdefault(file.ending if file.ending in CONTAINERS else "", []).append(file)
-    parts = [part for ending, group in kinds.items() for part in CONTAINERS.get(ending, _loose)(group, done)]
-    if not parts:
-        return ray.data.from_items([])
-    return parts[0].union(*parts[1:]) if len(parts) > 1 else parts[0]
-
-
 def _listed(path: str, alone: bool) -> Iterator[File]:
     from pyarrow.fs import FileSelector, FileType
 
-    place, mark, settings = path.partition("?") if "://" in path else (path, "", "")
+    remote = "://" in path
+    place, mark, settings = path.partition("?") if remote else (path, "", "")
     system, root = filesystem(path)
     try:
         info = system.get_file_info(root)
@@ -194,144 +170,36 @@ def _listed(path: str, alone: bool) -> Iterator[File]:
     if info.type == FileType.NotFound:
         raise DataError(f"{shown(place)}: no such file or folder; check the path", code="file-missing")
     if info.type == FileType.File:
-        name = os.path.basename(place) if alone and place.endswith(".npz") else place
-        yield File(path if "://" in path else root, name, _stamp(info, "://" not in path))
+        if place.lower().endswith(TABLES):
+            raise DataError(
+                f"{shown(place)}: read such files with Ray's own readers and looktwice.ray.Scorer; see docs/scale.md",
+                code="option-conflict",
+            )
+        yield File(path if remote else root, place, f"{place} {_stamp(info, remote)}")
     for each in sorted(below, key=lambda each: each.path):
-        name = each.path[len(root) :].lstrip("/")
-        hidden = any(part.startswith(".") for part in name.split("/"))
-        if each.type == FileType.File and not hidden and name.lower().endswith(IN_FOLDERS):
-            address = f"{place.rstrip('/')}/{name}{mark}{settings}" if "://" in path else each.path
-            yield File(address, name if alone else f"{place.rstrip('/')}/{name}", _stamp(each, "://" not in path))
+        inner = each.path[len(root) :].lstrip("/")
+        hidden = any(part.startswith(".") for part in inner.split("/"))
+        if each.type == FileType.File and not hidden and inner.lower().endswith(PICTURE_ENDINGS):
+            whole = f"{place.rstrip('/')}/{inner}"
+            name = inner if alone else whole
+            address = f"{whole}{mark}{settings}" if remote else each.path
+            yield File(address, name, f"{name} {_stamp(each, remote)}")
 
 
-def _loose(group: Sequence[File], done: Collection[str]) -> Iterator[Dataset]:
-    """Read one picture per file. Ray's own reader would skip names with an underscore, and fail on the first
-    unreadable file."""
-    import pyarrow as pa
-    import ray.data
-
-    rows = [(each.name, each.address, each.source) for each in group if each.name not in done]
-    if rows:
-        names, addresses, sources = map(list, zip(*rows, strict=True))
-        table = pa.table({"name": names, "address": addresses, SOURCE: sources})
-        blocks = min(1 + len(rows) // 64, 10_000)
-        yield ray.data.from_arrow(table, override_num_blocks=blocks).map_batches(
-            _opened, batch_size=64, num_cpus=READING
-        )
+def contents(addresses: Iterable[str]) -> list[bytes | None]:
+    """The contents of files, several of which are read at a time; None for a file that cannot be read now."""
+    with ThreadPoolExecutor(READERS) as pool:
+        return list(pool.map(_content, addresses))
 
 
-def _opened(batch: Batch) -> pa.Table:
-    return _columns(list(zip(batch["name"], map(_bytes, batch["address"]), batch[SOURCE], strict=True)))
-
-
-def _bytes(address: str) -> bytes | None:
+def _content(address: str) -> bytes | None:
     system, path = filesystem(address)
     try:
         with system.open_input_stream(path, compression=None) as stream:
             content: bytes = stream.read()
             return content
-    except OSError:  # the picture is unreadable now; another run tries again
+    except OSError:
         return None
-
-
-def _arrays(group: Sequence[File], done: Collection[str]) -> Iterator[Dataset]:
-    import ray.data
-
-    for file in group:
-        pictures = find([Path(file.address)])
-        left = [place for place, picture in enumerate(pictures) if _place(file, place) not in done]
-        if left:
-            places = ray.data.from_items([{"place": place} for place in left])
-            yield places.map_batches(partial(_stacked, file), batch_size=256, num_cpus=READING)
-
-
-def _stacked(file: File, batch: Batch) -> pa.Table:
-    pictures, places = find([Path(file.address)]), batch["place"].tolist()
-    rows = [(_place(file, place), encode_png(pictures[place].image().pixels), file.source) for place in places]
-    return _columns(rows)
-
-
-def _place(file: File, place: int) -> str:
-    return f"{file.name}#{place}"
-
-
-def _tables(group: Sequence[File], done: Collection[str]) -> Iterator[Dataset]:
-    import ray.data
-
-    for system, paths in _by_filesystem(group):
-        try:
-            table = ray.data.read_parquet(
-                list(paths),
-                filesystem=system,
-                include_paths=True,
-                partitioning=None,
-                file_extensions=None,
-                num_cpus=READING,
-            )
-            columns = table.schema().names
-        except Exception as fault:  # Ray and pyarrow raise many kinds, plain ones among them
-            raise DataError(
-                f"{shown(group[0].name)} or a table beside it cannot be read: {_why(fault)}", code="file-unreadable"
-            ) from None
-        image = next((column for column in IMAGE_COLUMNS if column in columns), None)
-        if image is None:
-            raise DataError(
-                f"{shown(group[0].name)}: no column with pictures; it has {', '.join(columns)}, and should have bytes "
-                f"in one of {', '.join(IMAGE_COLUMNS)}",
-                code="file-malformed",
-            )
-        name = next((column for column in NAME_COLUMNS if column in columns and column != "path"), None)
-        names = partial(_rows, paths, image, name, frozenset(done))
-        yield table.map_batches(names, batch_size=64, num_cpus=READING)
-
-
-def _rows(paths: Mapping[str, File], image: str, name: str | None, done: Collection[str], batch: Batch) -> pa.Table:
-    rows = []
-    for place, (path, picture) in enumerate(zip(batch["path"], batch[image], strict=True)):
-        content = picture.get("bytes") if isinstance(picture, dict) else picture
-        own = batch[name][place] if name else picture.get("path") if isinstance(picture, dict) else None
-        file = paths[str(path)]
-        own = own or blake2b(content or b"", digest_size=8).hexdigest()
-        rows.append((f"{file.name}#{own}", content, file.source))
-    return _columns(rows, done)
-
-
-def _tars(group: Sequence[File], done: Collection[str]) -> Iterator[Dataset]:
-    import ray.data
-
-    for system, paths in _by_filesystem(group):
-        samples = ray.data.read_webdataset(
-            list(paths),
-            filesystem=system,
-            include_paths=True,
-            decoder=None,
-            file_extensions=None,
-            num_cpus=READING,
-        )
-        yield samples.map_batches(partial(_members, paths, frozenset(done)), batch_size=64, num_cpus=READING)
-
-
-def _members(paths: Mapping[str, File], done: Collection[str], batch: Batch) -> pa.Table:
-    rows = []
-    for place, (key, path) in enumerate(zip(batch["__key__"], batch["path"], strict=True)):
-        for ending in (column for column in batch if f".{column}".lower().endswith(PICTURE_ENDINGS)):
-            if (content := batch[ending][place]) is not None:
-                file = paths[str(path)]
-                rows.append((f"{file.name}#{key}.{ending}", content, file.source))
-    return _columns(rows, done)
-
-
-def _columns(rows: Sequence[tuple[str, object, str]], done: Collection[str] = ()) -> pa.Table:
-    left = [row for row in rows if row[0] not in done]
-    return files.arrow_table({"name": "text", "bytes": "bytes", SOURCE: "text"}, left)
-
-
-CONTAINERS: dict[str, Callable[[Sequence[File], Collection[str]], Iterator[Dataset]]] = {
-    ".npz": _arrays,
-    ".parquet": _tables,
-    ".tar": _tars,
-}
-"""The readers of files with many pictures, by extension."""
 
 
 # Places --------------------------------------------------------------------------------------------------------------
@@ -340,7 +208,6 @@ CONTAINERS: dict[str, Callable[[Sequence[File], Collection[str]], Iterator[Datas
 def filesystem(address: str) -> tuple[FileSystem, str]:
     """The pyarrow filesystem of an address or a local path, and the path within it."""
     try:
-        from pyarrow import ArrowInvalid
         from pyarrow.fs import LocalFileSystem
     except ImportError:
         raise MissingExtra("Parquet files, tars and buckets", "parquet") from None
@@ -357,11 +224,7 @@ def filesystem(address: str) -> tuple[FileSystem, str]:
         )
     try:
         system, root = _connected(f"{scheme}://{host}/{mark}{settings}")
-    except (ArrowInvalid, NotImplementedError) as fault:
-        raise DataError(
-            f"{scheme}://{shown(host)}: not an address that pyarrow reads ({_why(fault)})", code="file-unreadable"
-        ) from None
-    except OSError as fault:  # HDFS without Java, for one
+    except (OSError, ValueError, NotImplementedError) as fault:  # HDFS without Java, for one
         raise DataError(f"{scheme}://{shown(host)}: cannot be opened ({_why(fault)})", code="file-unreadable") from None
     return system, f"{root.rstrip('/')}/{path}"
 
@@ -375,21 +238,9 @@ def _connected(root: str) -> tuple[FileSystem, str]:
     return opened
 
 
-def _by_filesystem(group: Sequence[File]) -> list[tuple[FileSystem, dict[str, File]]]:
-    """The files of each filesystem by their paths within it."""
-    systems: list[tuple[FileSystem, dict[str, File]]] = []
-    for file in group:
-        system, path = filesystem(file.address)
-        known = next((paths for other, paths in systems if other == system), None)
-        if known is None:
-            systems.append((system, known := {}))
-        known[path] = file
-    return systems
-
-
-def _stamp(info: FileInfo, local: bool) -> str:
+def _stamp(info: FileInfo, remote: bool) -> str:
     """The fields of a file's status that identify its version, including its ctime on a local disk."""
-    return f"{info.size} {info.mtime_ns}" + (f" {os.stat(info.path).st_ctime_ns}" if local else "")
+    return f"{info.size} {info.mtime_ns}" + ("" if remote else f" {os.stat(info.path).st_ctime_ns}")
 
 
 def _why(fault: Exception) -> str:
@@ -398,15 +249,11 @@ def _why(fault: Exception) -> str:
 
 # A cluster for a run -------------------------------------------------------------------------------------------------
 
-AUTO = "auto"
-"""The address of this machine's own cluster."""
-BLOCK = 16 << 20
-"""The target size of Ray's blocks, in bytes."""
-
 
 @contextmanager
 def running(address: str | None = None, cpus: int | None = None) -> Iterator[int]:
-    """Context manager for the cluster at `address`, or a local one with `cpus`; yields the number of processors.
+    """Context manager for the cluster at `address`, where auto is the one of this machine, or a local one with `cpus`;
+    yields the number of processors.
 
     Ray neither reports usage over the network nor opens its dashboard, unless the user's own settings enable it.
     """
@@ -422,7 +269,8 @@ def running(address: str | None = None, cpus: int | None = None) -> Iterator[int
     if address is None:
         _start("local", num_cpus=cpus, include_dashboard=False)
     else:
-        _reach(address)
+        if address != "auto":
+            _reach(address)
         _start(address)
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", module="ray")
@@ -430,8 +278,6 @@ def running(address: str | None = None, cpus: int | None = None) -> Iterator[int
     context.enable_progress_bars = context.enable_rich_progress_bars = sys.stderr.isatty()
     context.use_ray_tqdm = False
     context.raise_original_map_exception = True
-    context.target_max_block_size = BLOCK
-    context.use_datasource_v2 = False  # it lists files in tasks of a whole processor, and the workers have all of them
     try:
         yield max(1, int(ray.cluster_resources().get("CPU", 1)))
     finally:
@@ -440,8 +286,6 @@ def running(address: str | None = None, cpus: int | None = None) -> Iterator[int
 
 def _reach(address: str) -> None:
     """Raise an error unless `host:port` accepts connections, since Ray would wait for minutes."""
-    if address == AUTO:
-        return
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=10).close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from dataclasses import replace
@@ -16,13 +17,13 @@ from support.serving import DEMO
 from support.workshop import run, write_pictures, write_profile
 
 from looktwice.classifiers.base import Limits
-from looktwice.cli.console import Output, stop
+from looktwice.cli.console import Output, stopping
 from looktwice.cli.look import Machines
 from looktwice.cli.ray import Job, Remote, VerdictFolder, crew, score, shared_ledger
 from looktwice.decisions.policy import DecisionOptions
-from looktwice.errors import DataError, FleetError, ProfileError
+from looktwice.errors import DataError, FleetError
 from looktwice.model.options import AskOptions
-from looktwice.model.runs import ReceivedSignals, handling_signals
+from looktwice.model.runs import ReceivedSignals
 
 
 @pytest.fixture
@@ -55,16 +56,16 @@ def names_in(folder: Path) -> list[str]:
 def test_pictures_with_a_verdict_are_done_unless_their_file_has_changed(tmp_path: Path) -> None:
     results = VerdictFolder(str(tmp_path / "out"))
     results.begin({"a": 1})
-    rows = ("a", "cat", "a 1"), ("b", None, "b 1"), ("c", "cat", "c 1"), ("g", "provisional", "a 1")
+    rows = ("a", "cat", "a 1"), ("b", None, "b 1"), ("c", "cat", "c 1"), ("g", "provisional", "g 1")
     write_rows(tmp_path / "out" / "1.parquet", *rows)
     write_rows(tmp_path / "out" / "2.parquet", ("d", "cat", "gone 1"))
-    write_rows(tmp_path / "out" / "3.parquet", ("e", "cat", "tar 1"), ("f", "cat", "tar 1"))
+    write_rows(tmp_path / "out" / "3.parquet", ("e", "cat", "e 1"), ("f", "cat", "f 1"))
     (tmp_path / "out" / "4.parquet").write_bytes((tmp_path / "out" / "3.parquet").read_bytes()[:50])
     kept = (tmp_path / "out" / "3.parquet").stat()
-    sources = {"a 1", "b 1", "c 2", "tar 1"}
-    assert results.done(sources, tidy=False) == {"a", "e", "f"}
+    sources = {"a 1", "b 1", "c 2", "e 1", "f 1", "g 1"}
+    assert results.done(sources, tidy=False) == {"a 1", "e 1", "f 1"}
     assert len(list((tmp_path / "out").iterdir())) == 5, "a dry run changes nothing"
-    assert results.done(sources, tidy=True) == {"a", "e", "f"}
+    assert results.done(sources, tidy=True) == {"a 1", "e 1", "f 1"}
     assert names_in(tmp_path / "out") == ["a", "e", "f"]
     assert (tmp_path / "out" / "3.parquet").stat().st_mtime_ns == kept.st_mtime_ns
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["1.parquet", "3.parquet", "_looktwice.json"]
@@ -168,25 +169,7 @@ def test_a_rate_is_shared_through_the_ledger_and_divided_without_one(job: Job) -
 
 
 def test_more_workers_than_processors_are_not_waited_for(job: Job) -> None:
-    with pytest.raises(FleetError, check=coded("option-invalid")):
-        crew(job, 8, Machines(workers=9))
-
-
-REST = (DecisionOptions(), Machines(), AskOptions(), Output())
-
-
-@pytest.mark.parametrize(
-    ("pictures", "out"),
-    [("photos", "photos/out"), ("photos/", "photos"), (".", "out"), ("s3://a/b?region=x", "s3://a/b/c?region=x")],
-)
-def test_verdicts_do_not_go_where_the_pictures_are(pictures: str, out: str) -> None:
-    with pytest.raises(DataError, check=coded("option-conflict")):
-        score([pictures], None, False, Path("profile.json"), None, out, *REST)
-
-
-def test_verdicts_may_go_beside_the_pictures() -> None:
-    with pytest.raises(ProfileError, check=coded("profile-missing")):
-        score(["photos"], None, False, Path("nowhere"), None, "photos-out", *REST)
+    assert crew(job, 8, Machines(workers=9)).workers == 8
 
 
 @pytest.mark.parametrize(
@@ -211,14 +194,20 @@ def test_a_signal_stops_a_run_gently_and_a_second_one_at_once(
     monkeypatch.setattr("looktwice.model.runs.TOGETHER", -1.0)
     monkeypatch.setattr("looktwice.model.runs.leave_soon", lambda code: None)  # this process stays
     before = signal.signal(number, signal.default_int_handler)  # nohup makes tests ignore hang-ups
-    try:
-        reasons = list[str]()
-        with handling_signals(lambda caught: stop(caught, reasons.append)):
+    reasons = list[str]()
+
+    async def run() -> None:
+        with stopping(reasons.append):
             os.kill(os.getpid(), number)
-            assert len(reasons) == 1
-            with pytest.raises(SystemExit) as left:
-                os.kill(os.getpid(), number)
+            while not reasons:
+                await asyncio.sleep(0.01)
+            os.kill(os.getpid(), number)
+            await asyncio.Event().wait()
+
+    try:
+        with pytest.raises(SystemExit) as left:
+            asyncio.run(run())
+        assert len(reasons) == 1
         assert left.value.code == 128 + number
-        assert signal.getsignal(number) == signal.default_int_handler
     finally:
         signal.signal(number, before)

@@ -140,7 +140,7 @@ def test_score_tells_since_which_picture_and_what_to_label_first(tmp_path: Path)
     plainly = " ".join(run("score", *words[:-1], tmp_path / "again.csv").stderr.split())
     assert f"looktwice label {folder} -c " in plainly
     assert f"looktwice evaluate {folder} -p {place / 'profile.json'}" in plainly
-    skipping = json.loads(run("score", *words, "--json", "--dry-run", "--skip-unfamiliar").stdout)
+    skipping = json.loads(run("score", *words, "--json", "--dry-run", "--unfamiliar", "refuse").stdout)
     plain = json.loads(run("score", *words, "--json", "--dry-run").stdout)
     assert skipping["unfamiliar"] == plain["unfamiliar"] > 0
     assert skipping["questions"] < plain["questions"]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
-import pickle
 import random
 import re
 import shlex
@@ -15,15 +13,13 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
 import cv2
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -39,12 +35,13 @@ from support.workshop import PANEL, command, write_pictures, write_profile
 
 import looktwice
 from looktwice import Model
+from looktwice.cli.ray import SOURCE
 from looktwice.decisions.policy import DecisionKeywords
 from looktwice.decisions.verdict import Verdict
 from looktwice.engine.ledger import maintenance
-from looktwice.images.collection import labelled
+from looktwice.images.collection import Picture, labelled
 from looktwice.images.image import encode_png
-from looktwice.ray import SOURCE, filesystem
+from looktwice.ray import filesystem
 
 DEMO = Path(looktwice.__file__).parent / "demo"
 PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
@@ -98,6 +95,14 @@ def patiently(start: Callable[[], T]) -> T:
     return start()
 
 
+def unpack(pictures: Sequence[Picture], folder: Path) -> Path:
+    """A folder with a file for each picture."""
+    folder.mkdir()
+    for number, picture in enumerate(pictures):
+        (folder / f"{number:04}.png").write_bytes(encode_png(picture.image().pixels))
+    return folder
+
+
 class Place:
     """A folder with pictures and a profile of a classifier that counts what it is asked."""
 
@@ -107,7 +112,7 @@ class Place:
         self.profile = write_profile(
             folder / "profile.json", server.describe(folder, timeout=300.0, concurrency=CONCURRENCY)
         )
-        write_pictures(folder / "p.npz", pictures)
+        unpack(write_pictures(folder / "p.npz", pictures), folder / "p")
 
     def requests(self) -> int:
         return int(self.server.stats()["requests"])
@@ -145,7 +150,7 @@ def place(cluster: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pl
 @pytest.fixture(scope="module")
 def expected(place: Place) -> Rows:
     """The rows of one machine."""
-    run(place.score(place.folder / "p.npz", place.folder / "one.parquet", place.folder / "one.db"))
+    run(place.score(place.folder / "p", place.folder / "one.parquet", place.folder / "one.db"))
     return rows(place.folder / "one.parquet")
 
 
@@ -157,7 +162,7 @@ class Scoring:
         self._before = place.requests()
 
     def command(self, *more: object) -> list[str]:
-        return self.place.on_ray(self.place.folder / "p.npz", self.folder / "out", self.ledger, *more)
+        return self.place.on_ray(self.place.folder / "p", self.folder / "out", self.ledger, *more)
 
     def requests(self) -> int:
         return self.place.requests() - self._before
@@ -240,9 +245,9 @@ def nobody_works() -> bool:
 
 
 def test_2000_pictures_get_the_verdicts_of_one_machine(cluster: str, tmp_path: Path) -> None:
-    pictures, profile = DEMO / "pictures.npz", tmp_path / "profile.json"
+    pictures, profile = unpack(labelled(DEMO / "pictures.npz"), tmp_path / "photos"), tmp_path / "profile.json"
     views = ("--take", ":300", "--views", "mirror zoom:1.15")
-    run(command("fit", pictures, "-c", DEMO / "fashion.toml", *views, "-o", profile))
+    run(command("fit", DEMO / "pictures.npz", "-c", DEMO / "fashion.toml", *views, "-o", profile))
     accept = ("--on-drift", "accept")  # what is held depends on the order of the verdicts
     run(command("score", pictures, "-p", profile, "-o", tmp_path / "one.parquet", *accept))
     on_ray = ("--engine", "ray", "--address", cluster, "--shard", "150", "--json", *accept)
@@ -275,20 +280,20 @@ def test_a_table_of_prices_works_on_ray_as_at_any_door_and_a_batch_is_refused(
     cluster: str, tmp_path: Path, database: str
 ) -> None:
     house = HOUSES["openai"]()
-    write_pictures(tmp_path / "p.npz", 30)
+    photos = unpack(write_pictures(tmp_path / "p.npz", 30), tmp_path / "photos")
     (tmp_path / "prices.toml").write_text(PRICES)
     out, options = tmp_path / "out", ("--ledger", database, "--prices", tmp_path / "prices.toml")
     with served(app_of(house)) as address:
         (tmp_path / "model.toml").write_text(description(house, address))
         write_profile(tmp_path / "profile.json", tmp_path / "model.toml")
         on_ray = ("--engine", "ray", "--address", cluster, "--shard", 5, *options)
-        score = command("score", tmp_path / "p.npz", "-p", tmp_path / "profile.json", "-o", out, *on_ray)
+        score = command("score", photos, "-p", tmp_path / "profile.json", "-o", out, *on_ray)
         assert code_in(run([*score, "--batch"], code=1).stderr) == "option-conflict"
         assert (house.calls, out.exists()) == (0, False)
         run(score)
         bill, calls = house.bill, house.calls
         with Model.load(tmp_path / "profile.json", ledger="off") as model:
-            expected = [verdict for verdict in model.score(tmp_path / "p.npz") if isinstance(verdict, Verdict)]
+            expected = [verdict for verdict in model.score(photos) if isinstance(verdict, Verdict)]
     table = rows(out)
     told = [of_verdict(verdict) for verdict in expected]
     check_told([table[verdict.name] for verdict in expected], told, priced=False)
@@ -382,7 +387,7 @@ def test_a_path_that_is_not_there_is_named_before_anything_is_asked(scoring: Sco
 def test_a_budget_of_5000_is_met_exactly_as_the_server_counts_it(cluster: str, tmp_path: Path, database: str) -> None:
     with fault_server() as server:
         place = Place(tmp_path, server, 1100, cluster)
-        todo = (tmp_path / "p.npz", tmp_path / "out", database)
+        todo = (tmp_path / "p", tmp_path / "out", database)
         run(place.on_ray(*todo, "--budget", 5000), code=3)
         assert place.requests() == 5000
     causes = [row["cause"] for row in rows(tmp_path / "out").values()]
@@ -394,9 +399,9 @@ def test_two_drivers_on_one_database_share_a_budget_exactly(cluster: str, tmp_pa
     with fault_server() as server:
         place = Place(tmp_path, server, 1, cluster)
         for seed, name in enumerate("ab"):
-            write_pictures(tmp_path / f"{name}.npz", 200, seed)
+            unpack(write_pictures(tmp_path / f"{name}.npz", 200, seed), tmp_path / f"{name}-photos")
         a, b = (
-            place.on_ray(tmp_path / f"{name}.npz", tmp_path / name, database, "--budget", 1501, "--workers", 1)
+            place.on_ray(tmp_path / f"{name}-photos", tmp_path / name, database, "--budget", 1501, "--workers", 1)
             for name in "ab"
         )
         with started(a) as one, started(b) as other:
@@ -407,19 +412,6 @@ def test_two_drivers_on_one_database_share_a_budget_exactly(cluster: str, tmp_pa
 
 
 # --- sources
-
-
-def write_lake(folder: Path, encoded: list[bytes]) -> None:
-    """The same pictures in files, in a table and in a tar, and one in each that cannot be read."""
-    (folder / "photos").mkdir(parents=True)
-    broken = [*encoded, b"not a picture"]
-    with tarfile.open(folder / "c.tar", "w") as archive:
-        for place, data in enumerate(broken):
-            (folder / "photos" / f"{place}.png").write_bytes(data)
-            info = tarfile.TarInfo(f"{place}.png")
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    pq.write_table(pa.table({"image": broken}), folder / "b.parquet", row_group_size=4)
 
 
 @contextmanager
@@ -445,89 +437,30 @@ def upload(folder: Path, address: str) -> None:
     copy_files(str(folder), path, LocalFileSystem(), files)
 
 
-def test_folders_tables_tars_and_buckets_are_read_and_bad_pictures_are_rows(
-    cluster: str, tmp_path: Path, database: str
-) -> None:
-    pixels = np.random.default_rng(3).integers(0, 256, (6, 16, 16, 3), np.uint8)
-    encoded = [encode_png(each) for each in pixels]
-    write_lake(tmp_path / "lake", encoded)
+def test_folders_and_buckets_are_read_and_bad_pictures_are_rows(cluster: str, tmp_path: Path, database: str) -> None:
+    lake = unpack(write_pictures(tmp_path / "six.npz", 6), tmp_path / "lake")
+    (lake / "bad.png").write_bytes(b"not a picture")
     with fault_server() as server, object_store() as at:
         place = Place(tmp_path, server, 1, "auto")
-        upload(tmp_path / "lake", at("lake"))
+        upload(lake, at("lake"))
         (tmp_path / "empty").mkdir()
         upload(tmp_path / "empty", at("verdicts"))
-        todo = (tmp_path / "lake", at("verdicts/all"), database, at("lake"), "--json", "--canaries", "0")
+        todo = (lake, at("verdicts/all"), database, at("lake"), "--json", "--canaries", "0")
         planned = json.loads(run(place.on_ray(*todo, "--dry-run"), RAY_ADDRESS=cluster).stdout)
-        assert (planned["pictures"], planned["unreadable"], place.requests()) == (42, 6, 0)
+        assert (planned["pictures"], planned["unreadable"], place.requests()) == (14, 2, 0)
         done = json.loads(run(place.on_ray(*todo), code=3, RAY_ADDRESS=cluster).stdout)
-        assert place.requests() == 6 * QUESTIONS, "a picture that is in many places is asked about once"
+        assert place.requests() == 6 * QUESTIONS, "a picture that is in two places is asked about once"
         table = rows(at("verdicts/all"))
-    assert (done["pictures"], done["not_scored"], done["complete"]) == (42, 6, False)
-    assert len(table) == 42
-    bad = {name for name in table if is_picture(b"not a picture", 6, name)}
-    assert {name for name, row in table.items() if row["cause"]} == bad
-    for number, data in enumerate(encoded):
-        copies = [row for name, row in table.items() if is_picture(data, number, name)]
-        assert len(copies) == 6
+        (lake / "bad.png").write_bytes((lake / "0000.png").read_bytes())
+        again = json.loads(run(place.on_ray(*todo), code=3, RAY_ADDRESS=cluster).stdout)
+    assert (done["pictures"], done["not_scored"], done["complete"]) == (14, 2, False)
+    assert {name for name, row in table.items() if row["cause"]} == {str(lake / "bad.png"), "s3://lake/bad.png"}
+    assert len(table) == 14
+    for number in range(6):
+        copies = [row for name, row in table.items() if name.endswith(f"/{number:04}.png")]
+        assert len(copies) == 2
         assert len({(row["label"], row["confidence"], str(row["asked"])) for row in copies}) == 1
-
-
-class Evil:
-    """Runs a program where it is unpickled."""
-
-    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
-        return os.system, ("touch ran",)
-
-
-def evil_tar(folder: Path, picture: bytes) -> None:
-    """Members whose names lead outside, links, devices, pickled objects, and one good picture."""
-    with tarfile.open(folder / "evil.tar", "w") as tar:
-        for name in ("../escaped.png", f"{folder}/absolute.png", "ok.png"):
-            member = tarfile.TarInfo(name)
-            member.size = len(picture)
-            tar.addfile(member, io.BytesIO(picture))
-        for name, kind in (("link", tarfile.SYMTYPE), ("hard", tarfile.LNKTYPE), ("pipe", tarfile.FIFOTYPE)):
-            member = tarfile.TarInfo(f"{name}.png")
-            member.type, member.linkname = kind, "/etc/passwd"
-            tar.addfile(member)
-        member = tarfile.TarInfo("ok.pickle")
-        member.size = len(pickle.dumps(Evil()))
-        tar.addfile(member, io.BytesIO(pickle.dumps(Evil())))
-
-
-def test_an_archive_from_a_stranger_gives_its_pictures_and_nothing_else(
-    cluster: str, judged: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "lake").mkdir()
-    evil_tar(tmp_path / "lake", encode_png(np.zeros((28, 28, 3), np.uint8)))
-    before = sorted(path.name for path in tmp_path.rglob("*"))
-    on_ray = ("--engine", "ray", "--address", cluster)
-    run(command("score", tmp_path / "lake", "-p", judged / "profile.json", "-o", tmp_path / "out", *on_ray))
-    table = rows(tmp_path / "out")
-    assert len(table) == 3
-    assert {row["cause"] for row in table.values()} == {None}
-    assert sorted(path.name for path in tmp_path.rglob("*") if "out" not in path.parts) == before
-    assert not any((place / "ran").exists() for place in (tmp_path, Path.cwd(), Path.home()))
-
-
-PICKLED = {"ray.data.arrow_pickled_object": pickle.dumps(Evil()), "ray.data.arrow_tensor_v2": b"[1]"}
-
-
-@pytest.mark.parametrize("kind", PICKLED)
-def test_a_table_from_a_stranger_is_not_unpickled(cluster: str, judged: Path, tmp_path: Path, kind: str) -> None:
-    type_of = {b"ARROW:extension:name": kind.encode(), b"ARROW:extension:metadata": pickle.dumps(Evil())}
-    schema = pa.schema([pa.field("image", pa.binary(), metadata=type_of)])
-    pq.write_table(pa.table({"image": [PICKLED[kind]]}, schema=schema), tmp_path / "evil.parquet")
-    words = ("score", tmp_path / "evil.parquet", "-p", judged / "profile.json", "-o", tmp_path / "out")
-    done = run(command(*words, "--engine", "ray", "--address", cluster), code=1)
-    assert "Traceback" not in done.stderr
-    assert "retry attempts" not in done.stderr
-    assert not any((place / "ran").exists() for place in (tmp_path, Path.cwd(), Path.home()))
-
-
-def is_picture(data: bytes, number: int, name: str) -> bool:
-    """Whether this is the name of a picture: by its number, or in a table without names by its content."""
-    return name.endswith((f"/{number}.png", f"#{number}.png", blake2b(data, digest_size=8).hexdigest()))
+    assert (again["before"], again["pictures"], again["not_scored"]) == (12, 14, 1)
 
 
 # --- Ray itself
@@ -552,7 +485,7 @@ with running(cpus=1) as cpus:
 def test_a_cluster_that_is_not_there_is_said_in_one_line(tmp_path: Path, database: str) -> None:
     with fault_server() as server:
         place = Place(tmp_path, server, 1, "127.0.0.1:1")
-        said = run(place.on_ray(tmp_path / "p.npz", tmp_path / "out", database), code=1).stderr
+        said = run(place.on_ray(tmp_path / "p", tmp_path / "out", database), code=1).stderr
     assert "127.0.0.1:1" in said
     assert "Traceback" not in said
 
@@ -570,24 +503,33 @@ def test_the_kubernetes_example_is_a_command_that_exists() -> None:
         assert option in offered
 
 
-def test_the_recipe_gives_a_dataset_of_ones_own_the_verdicts_of_one_machine(
+def test_the_recipes_give_datasets_of_ones_own_the_verdicts_of_one_machine(
     cluster: str, judged: Path, tmp_path: Path
 ) -> None:
-    [recipe] = re.findall(r"^```py\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    recipe = "".join(re.findall(r"^```py\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE))
     pictures = judged / "pictures"
+    encoded = {path.stem: path.read_bytes() for path in pictures.glob("*.png")}
+    pq.write_table(pa.table({"id": list(encoded), "image": list(encoded.values())}), tmp_path / "table.parquet")
+    with tarfile.open(tmp_path / "shards.tar", "w") as archive:
+        for path in pictures.glob("*.png"):
+            archive.add(path, path.name)
     for then, now in {
         "profile.json": str(judged / "profile.json"),
         "my-api.toml": str(DEMO / "fashion.toml"),
         "postgresql://looktwice@db/ledger": "off",
         "s3://lake/photos": str(pictures),
+        "s3://lake/table": str(tmp_path / "table.parquet"),
+        "s3://lake/shards.tar": str(tmp_path / "shards.tar"),
+        "jpg": "png",
         "concurrency=4": "concurrency=1",
     }.items():
         assert then in recipe
         recipe = recipe.replace(then, now)
-    before = f"import ray, looktwice as lt\nray.init({cluster!r})"
-    after = f"verdicts.write_parquet({str(tmp_path / 'out')!r})"
-    run([sys.executable, "-c", f"{before}\n{recipe}\n{after}"])
-    table = {Path(name).name: row for name, row in rows(tmp_path / "out").items()}
+    outs = {name: tmp_path / name for name in ("verdicts", "of_table", "of_shards")}
+    writing = "\n".join(f"{name}.write_parquet({str(out)!r})" for name, out in outs.items())
+    run([sys.executable, "-c", f"import ray, looktwice as lt\nray.init({cluster!r})\n{recipe}\n{writing}"])
     with Model.load(judged / "profile.json") as model:
         expected = [verdict for verdict in model.score(pictures) if isinstance(verdict, Verdict)]
-    assert {verdict.name: verdict.label for verdict in expected} == {name: row["label"] for name, row in table.items()}
+    labels = {Path(verdict.name).stem: verdict.label for verdict in expected}
+    for out in outs.values():
+        assert {Path(name).stem: row["label"] for name, row in rows(out).items()} == labels

@@ -9,8 +9,8 @@ import shlex
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -185,15 +185,21 @@ def expected_cost(total: Estimate, profile: Profile, decide: DecisionOptions) ->
 @asynccontextmanager
 async def watched(model: AsyncModel, total: int, output: Output) -> AsyncIterator[None]:
     """Show the progress of a run; the first signal stops it gracefully, the second at once. Closes the model."""
-    loop = asyncio.get_running_loop()
     show = runs.log_json if output.json_log else runs.show_bar if ERR.is_terminal else runs.log_lines
-    signals = runs.stopping_signals()
-    loop.set_exception_handler(_report_error)
-    try:
+    asyncio.get_running_loop().set_exception_handler(_report_error)
+    with stopping(model.engine.stop):
         async with model, runs.shown(model.engine, total, show):
-            for each in signals:
-                loop.add_signal_handler(each, stop, each, model.engine.stop)
             yield
+
+
+@contextmanager
+def stopping(halt: Callable[[str], None]) -> Iterator[None]:
+    """Call `halt` with the reason on the first signal to stop, and exit at once on the second."""
+    loop, signals = asyncio.get_running_loop(), runs.stopping_signals()
+    try:
+        for each in signals:
+            loop.add_signal_handler(each, stop, each, halt)
+        yield
     finally:
         for each in signals:
             loop.remove_signal_handler(each)

@@ -188,7 +188,7 @@ class Machines:
     )
     """None starts a local cluster."""
     workers: Annotated[int | None, Fleet(help="Number of workers; by default one per processor.", min=1)] = None
-    shard: Annotated[int, Fleet(help="Approximate number of pictures per result file.", min=1)] = 1000
+    shard: Annotated[int, Fleet(help="Number of pictures per result file.", min=1)] = 1000
 
 
 @gathers("machines", Machines)
@@ -199,7 +199,7 @@ def score(
     pictures: Annotated[
         list[str],
         typer.Argument(
-            help="Pictures, folders or .npz files; on Ray also .parquet and .tar files, and s3:// or gs:// URLs.",
+            help="Pictures, folders or .npz files; on Ray, pictures and folders, also at s3:// or gs:// URLs.",
             show_default=False,
         ),
     ],

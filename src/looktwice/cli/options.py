@@ -175,17 +175,10 @@ def shares_of(option: str, given: Sequence[str] | None) -> dict[str, float] | No
     return shares or None
 
 
-def _decide(
-    skip_unfamiliar: bool, unfamiliar: str, max_error: list[str] | None, max_miss: list[str] | None, **given: object
-) -> DecisionOptions:
+def _decide(max_error: list[str] | None, max_miss: list[str] | None, **given: object) -> DecisionOptions:
     errors = shares_of("--max-error", max_error)
     given["max_error"] = errors[ANY] if errors and set(errors) == {ANY} else errors
-    given["max_miss"] = shares_of("--max-miss", max_miss)
-    if skip_unfamiliar and unfamiliar == "accept":
-        raise typer.BadParameter(
-            "it contradicts --unfamiliar accept; specify only one of them", param_hint="--skip-unfamiliar"
-        )
-    return DecisionOptions(unfamiliar="refuse" if skip_unfamiliar else unfamiliar, **given)  # type: ignore[arg-type]
+    return DecisionOptions(max_miss=shares_of("--max-miss", max_miss), **given)  # type: ignore[arg-type]
 
 
 def _place(
@@ -224,20 +217,9 @@ class Truths:
 _CONTEXT = Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
 _ASK = from_fields(AskOptions, Ask, without=("scope", "label_check"))
 _LABEL_CHECK = from_fields(AskOptions, Ask, without=[p.name for p in _ASK] + ["scope"])
-_SKIP = Annotated[
-    bool,
-    Act(
-        "--skip-unfamiliar",
-        help="Do not query pictures unlike the labelled ones; same as --unfamiliar refuse.",
-    ),
-]
-_DECIDE = [
-    *from_fields(DecisionOptions, Act),
-    Parameter("skip_unfamiliar", Parameter.KEYWORD_ONLY, default=False, annotation=_SKIP),
-]
 asks = gathers("ask", _ask, [_CONTEXT, *_ASK])
 asks_with_truths = gathers("ask", _ask, [_CONTEXT, *_ASK, *_LABEL_CHECK])
-decides = gathers("decide", _decide, _DECIDE)
+decides = gathers("decide", _decide, from_fields(DecisionOptions, Act))
 prints = gathers("output", Output)
 serves = gathers("place", _place)
 labels = gathers("truths", Truths)

@@ -1,20 +1,19 @@
-"""`score --engine ray`: Ray Data reads the pictures, scores them in workers, and writes the verdicts to a folder."""
+"""`score --engine ray`: workers read and score the pictures, and Ray Data writes the verdicts to a folder."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 from uuid import uuid4
 
-from looktwice.cli.console import Output, complain, policy_of, print_json, safe, say, show_estimate, stop
+from looktwice.cli.console import Output, complain, policy_of, print_json, safe, say, show_estimate, stopping
 from looktwice.cli.look import Decided, Machines, tell_doubtful
 from looktwice.model import (
     OFF,
@@ -30,14 +29,14 @@ from looktwice.model import (
     FleetError,
     Limits,
     LookTwiceError,
+    Picture,
     Profile,
     Unscored,
     connect,
     from_record,
     shown,
 )
-from looktwice.model.runs import handling_signals
-from looktwice.ray import READING, SOURCE, Batch, Scorer, filesystem, last_line, listed, read, running
+from looktwice.ray import Batch, File, contents, filesystem, last_line, listed, opened, running, verdict_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,11 +46,8 @@ if TYPE_CHECKING:
 
 HEADER = "_looktwice.json"
 """The file in a folder of verdicts that identifies profile and options."""
-TICK = 1.0
-"""Seconds between polls of a run."""
-PATIENCE = 120.0
-"""The time in seconds for which a stopped run waits for queries in flight; a worker that has crashed never reports
-their end."""
+SOURCE = "source"
+"""The column with a picture's file, its size and modification time."""
 NO_LEDGER = (
     "a paid classifier, a budget or a ledger on several machines needs a PostgreSQL ledger that all of them can reach: "
     "start one (for example: docker run -d -p 5432:5432 -e POSTGRES_PASSWORD=... postgres:17) "
@@ -85,12 +81,6 @@ def score(
     ):
         if used:
             raise DataError(why, code="option-conflict")
-    for path in paths:
-        if f"{_whole(out)}/".startswith(f"{_whole(path)}/"):  # they would be taken for tables of pictures
-            raise DataError(
-                f"the verdicts would be written among the pictures of {path}; specify another folder",
-                code="option-conflict",
-            )
     model = AsyncModel.load(profile_path, classifiers, options=ask)
     policy_of(model, decide)
     job, listing, results = _job(model, decide), listed(paths), VerdictFolder(out)
@@ -98,35 +88,25 @@ def score(
         header = {"profile": job.profile.model_dump(mode="json"), "options": asdict(decide), "seed": job.ask.seed}
         results.begin({**header, "classifiers": [one.fingerprint for one in model.connected]})
     done = results.done({file.source for file in listing}, tidy=not output.dry_run)
+    left = [file for file in listing if file.source not in done]
     with running(machines.address) as cpus:
-        job, pictures = crew(job, cpus, machines), read(listing, done)
+        job = crew(job, cpus, machines)
         if output.dry_run:
-            _estimated(job.mapped(pictures, Estimator), model, output.json)
+            _estimate(job, left, model, output.json)
             return True, 0
-        interrupted, failure = _run(job, pictures, out)
-    if failure and not interrupted:
-        raise FleetError(f"{failure}; finished verdicts are kept; run again to resume")
-    decided = _tell(results, decide, {"out": out, "before": len(done)}, bool(interrupted), output.json)
-    return not (interrupted or decided.unscored or decided.provisional), decided.held
-
-
-def _tell(results: VerdictFolder, decide: DecisionOptions, record: dict[str, object], cut: bool, json: bool) -> Decided:
-    """Print a summary of the verdicts in the folder."""
+        reason = asyncio.run(_run(job, left, out))
     decided = Decided()
     for verdict in results.verdicts():
         decided.add(verdict)
     complain(list(decided.unscored.values()))
     tell_doubtful(decided, decide)
-    complete = not (cut or decided.unscored or decided.provisional)
-    if json:
+    complete = not (reason or decided.unscored or decided.provisional)
+    if output.json:
         # Each worker compares its own pictures with the labelled ones; what it held, it held because they had changed.
-        print_json({**record, **decided.record(), "complete": complete, "drift": decided.held > 0})
+        counts = {"out": out, "before": len(done), **decided.record()}
+        print_json({**counts, "complete": complete, "drift": decided.held > 0})
     say(f"Verdicts: {safe(results.shown)}" + ("" if complete else "; run the same command again to resume"))
-    return decided
-
-
-def _whole(path: str) -> str:
-    return path.partition("?")[0].rstrip("/") if "://" in path else os.path.realpath(path)
+    return complete, decided.held
 
 
 # What is shared by the workers ---------------------------------------------------------------------------------------
@@ -134,32 +114,17 @@ def _whole(path: str) -> str:
 
 @dataclass(frozen=True)
 class Remote:
-    """The description of a classifier that is sent to workers, with the limits for all workers together."""
+    """The description of a classifier that is sent to workers, with its limits."""
 
     description: str
     name: str
-    rename: Mapping[str, str]
+    rename: dict[str, str]
     limits: Limits
-
-    def of_one(self, workers: int, shared: bool) -> Remote:
-        """The limits for one of several workers; a rate limit is shared through the ledger, if there is one."""
-        limits, rate = self.limits, self.limits.per_second
-        concurrency = 1 if limits.local else limits.concurrency // workers
-        return replace(
-            self,
-            limits=replace(limits, concurrency=concurrency, per_second=rate if shared or not rate else rate / workers),
-        )
 
     def connect(self) -> Connected:
         """The classifier under these limits."""
-        limits = self.limits
-        return connect(
-            self.description,
-            name=self.name,
-            rename=self.rename,
-            concurrency=limits.concurrency,
-            rate=limits.per_second,
-        )
+        concurrency, rate = self.limits.concurrency, self.limits.per_second
+        return connect(self.description, name=self.name, rename=self.rename, concurrency=concurrency, rate=rate)
 
 
 @dataclass(frozen=True)
@@ -176,15 +141,20 @@ class Job:
     workers: int = 1
     shard: int = 1000
 
-    def mapped(self, pictures: Dataset, scorer: type[Scorer], *more: object) -> Dataset:
-        """Map the dataset through workers, each with its own processor."""
-        return pictures.map_batches(
-            scorer,
-            fn_constructor_args=(self, *more),
-            batch_size=self.shard,
-            concurrency=self.workers,
-            num_cpus=1 - READING,
-        )
+    def dataset(self, listing: Sequence[File]) -> Dataset:
+        """The files, in blocks of which a worker gets one at a time."""
+        import pyarrow as pa
+        import ray.data
+
+        columns = {name: [getattr(file, name) for file in listing] for name in ("name", "address", SOURCE)}
+        table = pa.table({name: pa.array(cells, pa.string()) for name, cells in columns.items()})
+        return ray.data.from_arrow(table, override_num_blocks=max(1, -(-len(listing) // self.shard)))
+
+    def model(self) -> AsyncModel:
+        """The model of one worker."""
+        if Path(self.folder).is_dir():  # not every machine need have it
+            os.chdir(self.folder)
+        return AsyncModel([one.connect() for one in self.classifiers], self.profile, options=self.ask)
 
 
 def _job(model: AsyncModel, decide: DecisionOptions) -> Job:
@@ -213,144 +183,125 @@ def shared_ledger(limits: Sequence[Limits], ask: AskOptions) -> str | None:
 
 
 def crew(job: Job, cpus: int, machines: Machines) -> Job:
-    """Divide the concurrency of each classifier among the workers.
-
-    Each worker has one processor, also for a local model.
-    """
-    workers = machines.workers or cpus
-    if workers > cpus:
-        raise FleetError(
-            f"{workers} workers need as many processors, but the cluster has {cpus}; "
-            f"give --workers {cpus} or add machines",
-            code="option-invalid",
-        )
-    workers = min([workers, *(one.limits.concurrency for one in job.classifiers if not one.limits.local)])
-    remotes = tuple(one.of_one(workers, job.ask.ledger != OFF) for one in job.classifiers)
-    return replace(job, classifiers=remotes, workers=workers, shard=machines.shard)
+    """Divide the concurrency of each classifier among the workers, each of which has one processor; a rate limit is
+    shared through the ledger, or divided if there is none."""
+    allowed = [one.limits.concurrency for one in job.classifiers if not one.limits.local]
+    workers = min([machines.workers or cpus, cpus, *allowed])
+    remotes = []
+    for one in job.classifiers:
+        rate = one.limits.per_second
+        rate = rate / workers if rate and job.ask.ledger == OFF else rate
+        concurrency = 1 if one.limits.local else one.limits.concurrency // workers
+        remotes.append(replace(one, limits=replace(one.limits, concurrency=concurrency, per_second=rate)))
+    return replace(job, classifiers=tuple(remotes), workers=workers, shard=machines.shard)
 
 
 # Workers -------------------------------------------------------------------------------------------------------------
 
 
-class Estimator(Scorer):
-    """Estimates the number of queries for a batch, without sending any."""
+def _pictures(batch: Batch) -> list[Picture]:
+    return opened(zip(contents(batch["address"]), batch["name"], strict=True))
 
-    def __init__(self, job: Job) -> None:
-        if Path(job.folder).is_dir():  # not every machine need have it
-            os.chdir(job.folder)
-        classifiers = [one.connect() for one in job.classifiers]
-        super().__init__(job.profile, classifiers, name="name", keep=(SOURCE,), decide=job.decide, options=job.ask)
-        self._job = job
 
-    def __call__(self, batch: Batch) -> dict[str, list[str]]:
-        estimate = self.model.estimate([content or b"" for content in batch["bytes"]], self._job.decide)
-        return {"estimate": [json.dumps(asdict(estimate))]}
+def _estimated(job: Job, batch: Batch) -> dict[str, list[str]]:
+    """The estimated number of queries for a batch, as JSON."""
+
+    async def estimate() -> Estimate:
+        async with job.model() as model:
+            return await model.estimate(_pictures(batch), job.decide)
+
+    return {"estimate": [json.dumps(asdict(asyncio.run(estimate())))]}
 
 
 class Stop:
-    """An actor that stops a run; it stores the reason, and the workers that may still have queries in flight."""
+    """An actor that knows why a run is to stop."""
 
     def __init__(self) -> None:
-        self._reason: str | None = None
-        self._working = set[str]()
-        self._stopped = asyncio.Event()
-
-    async def enter(self, who: str) -> None:
-        """Record that a worker may have queries in flight."""
-        self._working.add(who)
-
-    async def leave(self, who: str) -> None:
-        """Record that a stopped worker has no queries in flight."""
-        self._working.discard(who)
+        self._reason, self._stopped = "", asyncio.Event()
 
     async def stop(self, reason: str) -> None:
         """Make the workers stop sending; the first reason is kept."""
         self._reason = self._reason or reason
         self._stopped.set()
 
-    async def stopped(self) -> None:
-        """Wait until the run is stopped."""
+    async def stopped(self) -> str:
+        """Wait until the run is stopped; returns the reason."""
         await self._stopped.wait()
+        return self._reason
 
-    async def state(self) -> tuple[str | None, int]:
-        """The reason if the run is being stopped, and the number of workers that may have queries in flight."""
-        return self._reason, len(self._working)
+    async def reason(self) -> str:
+        """The reason; empty as long as the run goes on."""
+        return self._reason
 
 
-class Worker(Estimator):
-    """Scores batches; after a stop, it sends no more queries and waits for queries in flight."""
+class Worker:
+    """Scores batches; after a stop, it finishes the queries in flight, and returns no more rows."""
 
     def __init__(self, job: Job, stop: ActorHandle[Stop]) -> None:
-        import ray
-
-        super().__init__(job)
-        self._stop, self._stopping, self._busy = stop, False, False
-        self._who = ray.get_runtime_context().get_actor_id()
-        ray.get(stop.enter.remote(self._who))
-        threading.Thread(target=self._when_stopped, daemon=True).start()
+        self._model, self._decide, self._stop, self._loop = job.model(), job.decide, stop, asyncio.Runner()
 
     def __call__(self, batch: Batch) -> pa.Table:
-        self._busy, verdicts = True, []
+        verdicts = self._loop.run(self._verdicts(batch))
+        sources = batch[SOURCE][: len(verdicts)]
+        return verdict_table(verdicts, self._model.fitted().kind, {SOURCE: sources})
+
+    async def _verdicts(self, batch: Batch) -> list[AnyVerdict | Unscored]:
+        """The verdicts of a batch; none of them if the run was stopped."""
+        if await self._stop.reason.remote():
+            return []
+        verdicts, watching = list[AnyVerdict | Unscored](), asyncio.create_task(self._watch())
         try:
-            verdicts = [] if self._stopping else self.verdicts(batch)
+            verdicts = [verdict async for verdict in self._model.score(_pictures(batch), self._decide)]
         except LookTwiceError as error:
-            if not self._stopping:
-                self._stop.stop.remote(str(error))
+            await self._stop.stop.remote(str(error))
         finally:
-            self._busy = False
-        if self._stopping or len(verdicts) < len(batch["name"]):
-            verdicts, batch = [], {name: column[:0] for name, column in batch.items()}
-        return self.table(batch, verdicts)
+            watching.cancel()
+        if await self._stop.reason.remote():
+            await self._model.close()  # once the answers in flight are stored
+            return []
+        return verdicts
 
-    def _when_stopped(self) -> None:
-        import ray
-
-        ray.get(self._stop.stopped.remote())
-        self._stopping = True
-        while self._busy:
-            self.model.close()
-            time.sleep(0.05)
-        self._stop.leave.remote(self._who)
+    async def _watch(self) -> None:
+        self._model.stop(await self._stop.stopped.remote())
 
 
 # The run -------------------------------------------------------------------------------------------------------------
 
 
-def _run(job: Job, pictures: Dataset, out: str) -> tuple[list[str], str | None]:
-    """Score pictures and write the verdicts to a folder, until all are done or a stopped run has no queries in flight.
+async def _run(job: Job, left: Sequence[File], out: str) -> str:
+    """Score pictures and write the verdicts to a folder, until all are done, or a stopped run has no queries in flight.
 
-    Returns the reason why the user stopped the run, and the reason why it failed.
+    Returns the reason why the user stopped the run; empty if it is complete.
     """
     import ray
 
     system, folder = filesystem(out.rstrip("/"))
-    stop_all: ActorHandle[Stop] = ray.remote(num_cpus=0)(Stop).remote()
-    verdicts, errors = job.mapped(pictures, Worker, stop_all), list[Exception]()
+    halt: ActorHandle[Stop] = ray.remote(num_cpus=0)(Stop).remote()
+    verdicts = job.dataset(left).map_batches(
+        Worker, fn_constructor_args=(job, halt), batch_size=None, concurrency=job.workers, num_cpus=1
+    )
+    interrupted = list[str]()
 
-    def write() -> None:
-        try:
-            verdicts.write_parquet(folder, filesystem=system, ray_remote_args={"num_cpus": READING})
-        except Exception as error:  # Ray raises many kinds, plain ones among them
-            errors.append(error)
+    def interrupt(reason: str) -> None:
+        interrupted.append(reason)
+        halt.stop.remote(reason)
 
-    writing = threading.Thread(target=write, daemon=True)
-    writing.start()
-    reason, deadline, interrupted = None, float("inf"), list[str]()
-    with handling_signals(lambda number: stop(number, interrupted.append)):  # once stops gently, twice at once
-        while writing.is_alive() and time.monotonic() < deadline:
-            writing.join(TICK)
-            for why in interrupted:
-                ray.get(stop_all.stop.remote(why))
-            reason, working = ray.get(stop_all.state.remote())
-            if reason:
-                deadline = min(deadline, time.monotonic() + PATIENCE) if working else 0.0
-    return interrupted, reason or next(map(last_line, errors), None)  # a stopped run ends in some error of Ray's
+    try:
+        with stopping(interrupt):
+            writing = partial(verdicts.write_parquet, filesystem=system, ray_remote_args={"num_cpus": 0})
+            await asyncio.to_thread(writing, folder)
+        failure = await halt.reason.remote()
+    except Exception as error:  # Ray raises many kinds, plain ones among them
+        failure = last_line(error)
+    if failure and not interrupted:
+        raise FleetError(f"{failure}; finished verdicts are kept; run again to resume")
+    return "".join(interrupted)
 
 
-def _estimated(estimates: Dataset, model: AsyncModel, as_json: bool) -> None:
+def _estimate(job: Job, left: Sequence[File], model: AsyncModel, as_json: bool) -> None:
     """Sum the estimates of the batches and print the total; a picture in two batches is counted twice."""
     total = Estimate(0, 0, 0, 0, 0, 0, None)
-    for row in estimates.iter_rows():
+    for row in job.dataset(left).map_batches(partial(_estimated, job), batch_size=None).iter_rows():
         total += Estimate(**json.loads(row["estimate"]))
     rate = model.limits.per_second
     show_estimate(replace(total, seconds=total.queries / rate if rate else None), model.ledger_name(), as_json)
@@ -371,23 +322,22 @@ class VerdictFolder:
         text = json.dumps(header, sort_keys=True).encode()
         with self._writing():
             self._files.create_dir(self._folder, recursive=True)
-            names = self._names()
-            if not names:
+            if not (names := self._names()):
                 with self._atomic(HEADER) as file:
                     file.write(text)
                 return
         if HEADER not in names:
             raise DataError(f"{self.shown} holds other files; specify another folder", code="file-exists")
         with self._files.open_input_stream(f"{self._folder}/{HEADER}") as known:
-            same = known.read() == text
-        if not same:
-            raise DataError(
-                f"{self.shown} holds verdicts from another profile or other options; specify another folder",
-                code="file-exists",
-            )
+            if known.read() == text:
+                return
+        raise DataError(
+            f"{self.shown} holds verdicts from another profile or other options; specify another folder",
+            code="file-exists",
+        )
 
     def done(self, sources: set[str], tidy: bool) -> set[str]:
-        """The names of unchanged pictures with a final verdict.
+        """The sources of unchanged pictures with a final verdict.
 
         With `tidy`, all other rows and unfinished files of a killed run are removed.
         """
@@ -395,36 +345,36 @@ class VerdictFolder:
         import pyarrow.parquet as pq
 
         done = set[str]()
-        for name in (name for name in self._names() if name.endswith(".parquet")):
-            path = f"{self._folder}/{name}"
-            try:
+        for name in self._tables():
+            path, table, kept = f"{self._folder}/{name}", None, list[bool]()
+            with suppress(pa.ArrowInvalid):
                 table = pq.read_table(path, filesystem=self._files)
-            except pa.ArrowInvalid:
-                table = None
-            columns = ("kind", SOURCE, "stopped")
-            rows = zip(*(table[each].to_pylist() for each in columns), strict=True) if table else ()
-            kept = [kind is not None and source in sources and stopped != "budget" for kind, source, stopped in rows]
-            table = table.filter(pa.array(kept, pa.bool_())) if table else None
-            if table:
-                done.update(table["name"].to_pylist())
+                rows = zip(*(table[each].to_pylist() for each in ("kind", SOURCE, "stopped")), strict=True)
+                kept = [
+                    kind is not None and source in sources and stopped != "budget" for kind, source, stopped in rows
+                ]
+                table = table.filter(pa.array(kept, pa.bool_()))
+                done.update(table[SOURCE].to_pylist())
             if not tidy or (kept and all(kept)):
                 continue
             with self._writing():
-                if not table:
+                if any(kept):
+                    with self._atomic(name) as file:
+                        pq.write_table(table, file)
+                else:
                     self._files.delete_file(path)
-                    continue
-                with self._atomic(name) as file:
-                    pq.write_table(table, file)
         return done
 
     def verdicts(self) -> Iterator[AnyVerdict | Unscored]:
-        """A summary of the rows of all files."""
+        """The verdicts in all files."""
         import pyarrow.parquet as pq
 
-        for name in sorted(self._names()):
-            if name.endswith(".parquet"):
-                rows = pq.read_table(f"{self._folder}/{name}", filesystem=self._files).drop_columns(SOURCE).to_pylist()
-                yield from map(from_record, rows)
+        for name in self._tables():
+            rows = pq.read_table(f"{self._folder}/{name}", filesystem=self._files).drop_columns(SOURCE).to_pylist()
+            yield from map(from_record, rows)
+
+    def _tables(self) -> list[str]:
+        return sorted(name for name in self._names() if name.endswith(".parquet"))
 
     def _names(self) -> set[str]:
         from pyarrow.fs import FileSelector, FileType
