@@ -71,7 +71,7 @@ def test_a_ledger_that_is_deleted_during_a_run_stops_it(tmp_path: Path, whole_fo
     assert requests <= 20 + 8  # what was entered by then
 
 
-@pytest.mark.parametrize("wait", ["999999999999999", "Fri, 31 Dec 9999 23:59:59 GMT", "99999999999d"])
+@pytest.mark.parametrize("wait", ["999999999999999", "Fri, 31 Dec 9999 23:59:59 GMT"])
 def test_a_wait_beyond_every_calendar_is_one_line(tmp_path: Path, wait: str) -> None:
     headers = {"retry-after": wait, "date": "Fri, 01 Jan 2021 00:00:00 GMT"}
     with answering(tmp_path, web.Response(status=429, headers=headers)) as profile:
