@@ -276,7 +276,7 @@ async def test_a_fit_with_views_of_the_question(tmp_path: Path) -> None:
 def test_a_label_list_that_a_schema_cannot_hold_is_left_to_the_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k-0123456789")
     labels = [f"class number {n}, with a long name" for n in range(1000)]
-    for settings, listed in (({}, False), ({"enumeration": True}, True), ({"url": "http://h/v1"}, True)):
+    for settings, listed in (({}, False), ({"url": "http://h/v1"}, True)):
         classifier = Completions.connect("", {"model": "m", "labels": labels, **settings})
         body = json.loads(classifier.prepare(pictures()[0]).body)
         assert ("enum" in json.dumps(body["response_format"])) == listed

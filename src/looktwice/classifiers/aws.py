@@ -30,7 +30,7 @@ import json
 import os
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from pydantic import Field, field_validator
@@ -40,17 +40,16 @@ from looktwice.classifiers.base import NO_LABEL, AnswerKind, Classifier, Setting
 from looktwice.classifiers.http import HttpClassifier, HttpDescription
 from looktwice.classifiers.registry import described, labels_of
 from looktwice.classifiers.replies import Paths
-from looktwice.classifiers.settings import Encoding, HttpSettings, given
+from looktwice.classifiers.settings import Encoding, HttpSettings, given, within
 from looktwice.classifiers.transport import Reply
 from looktwice.errors import MissingExtra, PermanentError
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-Limits = Mapping[str, int]
-DETECT_LIMITS: Limits = {"min_side": 80, "max_bytes": 5_242_880}
-CUSTOM_LIMITS: Limits = {"min_side": 64, "max_bytes": 4_000_000}
-SAGEMAKER_LIMITS: Limits = {"max_bytes": 6_291_456}
+DETECT_LIMITS = {"min_side": 80, "max_bytes": 5_242_880}
+CUSTOM_LIMITS = {"min_side": 64, "max_bytes": 4_000_000}
+SAGEMAKER_LIMITS = {"max_bytes": 6_291_456}
 """The limits for pictures that are sent in the request."""
 
 OPERATIONS = {
@@ -128,9 +127,6 @@ class SageMaker(Account, Paths):
     content_type: str | None = Field(default=None, description="image/png or image/jpeg if left out")
 
 
-SomeAccount = TypeVar("SomeAccount", bound=Account)
-
-
 class AwsClassifier(HttpClassifier):
     """An AWS service that receives one signed request per picture."""
 
@@ -183,7 +179,7 @@ def connect_rekognition(address: str, settings: Settings) -> Classifier[bytes]:
     """Connect `rekognition:`, `rekognition:ARN` (a Custom Labels model), or the settings of a TOML file."""
     settings = {"model": address or None, **settings}
     custom = settings["model"] and settings.get("detect") != "moderation"
-    account = _described(Rekognition, settings, CUSTOM_LIMITS if custom else DETECT_LIMITS)
+    account = described(Rekognition, within(CUSTOM_LIMITS if custom else DETECT_LIMITS, settings))
     labels = labels_of(account.labels, settings)
     operation, field, model = OPERATIONS[account.detect, account.model is not None]
     listed = json.dumps(labels).replace("`", "\\`")
@@ -205,7 +201,7 @@ def connect_rekognition(address: str, settings: Settings) -> Classifier[bytes]:
 
 def connect_sagemaker(address: str, settings: Settings) -> Classifier[bytes]:
     """Connect `sagemaker:endpoint`, which must reply with {"label": …}, or the settings of a TOML file."""
-    account = _described(SageMaker, {"endpoint": address, **settings}, SAGEMAKER_LIMITS)
+    account = described(SageMaker, within(SAGEMAKER_LIMITS, {"endpoint": address, **settings}))
     headers = {
         "accept": "application/json",
         "content-type": account.content_type,
@@ -216,13 +212,6 @@ def connect_sagemaker(address: str, settings: Settings) -> Classifier[bytes]:
     path = f"/endpoints/{quote(account.endpoint, safe='')}/invocations"
     labels = labels_of(account.labels, settings)
     return AwsClassifier(account, labels, "sagemaker-runtime", path, headers=given(headers))
-
-
-def _described(model: type[SomeAccount], settings: Settings, limits: Limits) -> SomeAccount:
-    """The validated settings, with the limits of the service unless the encoding sets its own."""
-    encoding = settings.get("encoding", {})
-    within = {"encoding": {**limits, **encoding}} if isinstance(encoding, Mapping) else {}
-    return described(model, {**settings, **within})
 
 
 def _restated(reply: Reply) -> Reply:

@@ -140,6 +140,12 @@ def _photo(pixels: Pixels) -> bytes:
     return data
 
 
+def within(limits: Mapping[str, object], settings: Mapping[str, object]) -> dict[str, object]:
+    """The settings with these limits on pictures, unless their encoding sets its own."""
+    encoding = settings.get("encoding", {})
+    return {**settings, "encoding": {**limits, **encoding} if isinstance(encoding, Mapping) else encoding}
+
+
 def given(values: Mapping[str, object]) -> dict[str, object]:
     """Drop values that are None."""
     return {name: value for name, value in values.items() if value is not None}

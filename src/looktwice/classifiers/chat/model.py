@@ -8,7 +8,6 @@
     answer = "schema"                     # a JSON schema holds the model to the labels; "plain" for servers without
     ranked = 5                            # ask for the five best labels in their order, which is evidence for a fit
     probabilities = true                  # and for the probability of each
-    unsure = true                         # let it answer "unsure", which is an answer without a label
     logprobs = true                       # or for the probability of the tokens of one label; not from Anthropic
     temperature = 0.0                     # sent only if it is set, since some models take none; so is seed
     price = "0.0004"                      # per query
@@ -56,7 +55,7 @@ from looktwice.classifiers.chat.prompts import (
 from looktwice.classifiers.prices import tokens_of
 from looktwice.classifiers.registry import described, labels_of
 from looktwice.classifiers.secrets import Secrets, refuse_literals
-from looktwice.classifiers.settings import Encoding, HttpSettings, kind_of
+from looktwice.classifiers.settings import Encoding, HttpSettings, kind_of, within
 from looktwice.classifiers.transport import Reply, Transport
 from looktwice.errors import PermanentError
 from looktwice.images import WorkingSize
@@ -69,7 +68,7 @@ LABEL, PROBABILITY, SENTENCE = 12, 30, 120
 """The overhead in characters of a label in JSON, of its probability, and of a one-sentence description."""
 READ_ONLY = {"labels", "synonyms", "without_label"}
 """Settings that are not part of the fingerprint: they are in the prompt, or only affect how answers are read."""
-ADDED = {"wordings", "enumeration", "picture", "logprobs", "probabilities", "unsure"}
+ADDED = {"wordings", "picture", "logprobs", "probabilities"}
 """Settings that are in a fingerprint only if they are set, so that older fingerprints stay valid."""
 
 
@@ -116,18 +115,14 @@ class ChatModel(HttpSettings, ABC):
     synonyms: dict[str, tuple[str, ...]] = Field(default_factory=dict, description="label → synonyms")
     without_label: dict[Missing, str] = Field(
         default_factory=dict,
-        description="refusal, blocked, cut, empty, unlisted or unsure → the label to use",
+        description="refusal, blocked, cut, empty or unlisted → the label to use",
     )
     prompt: str = Field(default="", description="with the placeholder {labels}; a default prompt if left out")
     wordings: tuple[str, ...] | str | None = Field(default=None, description="paraphrases for the views `wording:N`")
     ranked: int = Field(default=0, ge=0, le=MOST_OPTIONS, description="number of labels to rank; 0 asks for one label")
     probabilities: bool = Field(default=False, description="ask for the probability of each ranked label")
-    unsure: bool = Field(default=False, description="allow the answer `unsure`, which counts as no label")
     logprobs: bool = Field(default=False, description="use the probability of the label's tokens as its score")
     answer: Literal["schema", "tool", "plain"] = "schema"
-    enumeration: bool | None = Field(
-        default=None, description="list the labels in the schema; if unset, only within the vendor's limits"
-    )
     picture: Literal["first", "last"] = Field(
         default="first", description="`last` puts the text first, which some servers can cache"
     )
@@ -135,7 +130,7 @@ class ChatModel(HttpSettings, ABC):
     max_tokens: int | None = Field(default=None, ge=1)
     url: str | None = None
     key: str | None = Field(default=None, description="name of the environment variable that holds the key for url")
-    encoding: Encoding = Field(default_factory=Encoding, validate_default=True)
+    encoding: Encoding
 
     @classmethod
     def connect(cls, address: str, settings: Settings) -> ChatClassifier:
@@ -147,15 +142,12 @@ class ChatModel(HttpSettings, ABC):
                 f"chat model {model!r} needs the labels to choose from; write a TOML file with connector, "
                 f'model = "{model}" and labels = ["cat", "dog"], or add ?labels=labels.txt to the name'
             )
-        description = described(cls, settings)
+        description = described(cls, within(cls.picture_limits, settings))
         labels, wordings = (labels_of(lines, settings) for lines in (description.labels, description.wordings))
-        lexicon = Lexicon(labels or (), description.synonyms, description.without_label, description.unsure)
-        enumerated = (
-            description.enumerates(lexicon.asked) if description.enumeration is None else description.enumeration
-        )
+        lexicon = Lexicon(labels or (), description.synonyms, description.without_label)
+        enumerated = description.enumerates(lexicon.asked)
         prompts = Prompts(
-            *(lexicon.asked, description.prompt, description.ranked, wordings, enumerated),
-            *(description.probabilities, description.unsure),
+            *(lexicon.asked, description.prompt, description.ranked, wordings, enumerated, description.probabilities)
         )
         return ChatClassifier(description, lexicon, prompts, Secrets())
 
@@ -230,12 +222,6 @@ class ChatModel(HttpSettings, ABC):
         if key is not None and not (key.isidentifier() and key.isascii()):
             raise ValueError("it is the NAME of the environment variable that holds the key, not the key itself")
         return key
-
-    @field_validator("encoding", mode="before")
-    @classmethod
-    def _within_limits(cls, given: object) -> object:
-        given = given.model_dump(exclude_unset=True) if isinstance(given, Encoding) else given
-        return {**cls.picture_limits, **given} if isinstance(given, Mapping) else given
 
     @model_validator(mode="after")
     def _tells_of_one_label(self) -> Self:
