@@ -78,7 +78,6 @@ async def test_the_label_is_the_last_line_that_says_something(tmp_path: Path, pr
         ('[{"label": "dog", "score": 5}, {"label": "cat", "score": 90}]', "cat", 90.0, (("cat", 90.0), ("dog", 5.0))),
         ('[{"label": "dog"}, {"label": "cat"}]', "dog", None, (("dog", None), ("cat", None))),
         ("[]", NO_LABEL, None, ()),
-        ("[sic]", "[sic]", None, ()),
         ("7", "7", None, ()),
     ],
 )
@@ -90,7 +89,9 @@ async def test_a_line_of_json_holds_a_score_or_a_ranked_list(
     assert (answer.label, answer.score, answer.options) == (label, score, options)
 
 
-@pytest.mark.parametrize("printed", ['{"class": "cat"}', '[{"label": "cat", "score": "high"}]', '["cat", "dog"]', "{}"])
+@pytest.mark.parametrize(
+    "printed", ['{"class": "cat"}', '[{"label": "cat", "score": "high"}]', '["cat", "dog"]', "{}", "[sic]"]
+)
 async def test_json_without_a_label_says_what_to_print(tmp_path: Path, printed: str) -> None:
     with pytest.raises(PermanentError, check=coded("reply-malformed")):
         await ask(program(tmp_path, f"cat <<'END'\n{printed}\nEND"))

@@ -24,7 +24,6 @@ import asyncio
 import contextlib
 import errno
 import hashlib
-import json
 import os
 import shlex
 import shutil
@@ -199,7 +198,7 @@ class CommandClassifier:
             raise PermanentError(
                 f"{self._words[0]!r} printed no label; its last line must be the label", code="reply-malformed"
             )
-        if not _is_json(last):
+        if last[0] not in "{[":
             return self._secrets.answer(last)
         try:
             ranked = RANKED.validate_json(last if last.startswith("[") else f"[{last}]")
@@ -221,7 +220,7 @@ class CommandClassifier:
         if code == EX_TEMPFAIL:
             return TransientError(f"{self._words[0]!r} reported a temporary failure (exit code {code}): {words}")
         if code < 0:
-            return TransientError(f"{self._words[0]!r} was ended by {_signal(-code)}: {words}", garbled=True)
+            return TransientError(f"{self._words[0]!r} was ended by signal {-code}: {words}", garbled=True)
         return PermanentError(
             f"{self._words[0]!r} failed with exit code {code}: {words}; try it by hand on one picture",
             code="classifier-refused",
@@ -256,21 +255,6 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 def _place(program: str, folder: Path) -> Path | str:
     """Resolve the path of a program: a path is relative to the folder, and a bare name is searched for in PATH."""
     return folder.absolute() / program if os.sep in program else program
-
-
-def _is_json(line: str) -> bool:
-    """Whether a line is a JSON object or list; any other line is a label."""
-    try:
-        return line[:1] in "{[" and isinstance(json.loads(line), dict | list)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # most real-time signals have no name
-        return f"signal {number}"
 
 
 async def _capped(process: Process, stream: asyncio.StreamReader | None) -> bytes:

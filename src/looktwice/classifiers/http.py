@@ -26,7 +26,7 @@ import secrets as chance
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 from urllib.parse import parse_qsl, quote
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
@@ -44,41 +44,43 @@ from looktwice.errors import PermanentError
 PICTURE_NAMES = ("image_base64", "image_data_url", "width", "height", "pixels")
 PICTURE = re.compile(r'("\{(?:width|height|pixels)\}"|\{image_base64\}|\{image_data_url\})')
 PLACE = re.compile(r"(?<!\$)\{([a-z][a-z0-9_]*)\}")
+ALONE = re.compile(r'"\{([a-z][a-z0-9_]*)\}"')
 WHAT_IS_READ = {*READING, "reply"}
 Build = Callable[[Pixels], bytes]
-Fill = Callable[[str], str]
 
 
-class Raw(BaseModel):
-    """A body that is the file itself."""
+class Sent(BaseModel):
+    """A body of a request."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Raw(Sent):
+    """A body that is the file itself."""
+
     kind: Literal["raw"] = "raw"
     content_type: str | None = Field(default=None, description="image/png or image/jpeg if left out")
 
 
-class Base64(BaseModel):
+class Base64(Sent):
     """A body with the file as base64 text."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     kind: Literal["base64"] = "base64"
     content_type: str = "text/plain"
 
 
-class Multipart(BaseModel):
+class Multipart(Sent):
     """A body with the file as a form field."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     kind: Literal["multipart"] = "multipart"
     field: str = "image"
     filename: str | None = Field(default=None, description="image.png or image.jpeg if left out")
     fields: dict[str, str] = Field(default_factory=dict, description="further fields")
 
 
-class Json(BaseModel):
+class Json(Sent):
     """A JSON body that contains the picture."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     kind: Literal["json"] = "json"
     template: JsonValue
 
@@ -257,34 +259,16 @@ def _with_values(settings: Settings) -> Settings:
     if not isinstance(values, Mapping) or not isinstance(url, str):
         return settings  # validation rejects these
 
-    def fill(text: str) -> str:
-        alone = PLACE.fullmatch(text)
-        if alone and alone[1] not in values and alone[1] not in PICTURE_NAMES:
-            raise _missing(alone[1])
-        return PLACE.sub(lambda match: str(values.get(match[1], match[0])), text)
-
     url = PLACE.sub(lambda match: quote(str(values.get(match[1], match[0])), safe="/:@{}"), url)
-    if left := PLACE.search(url):
-        raise _missing(left[1])
-    parts = {name: settings[name] for name in ("headers", "query", "body") if name in settings}
-    return {**settings, "url": url, **{name: _each_text(part, fill) for name, part in parts.items()}}
-
-
-def _missing(name: str) -> PermanentError:
-    return PermanentError(
-        f'the description has no value for {{{name}}}; add it as values = {{ {name} = "…" }} or as preset:name?{name}=…'
-    )
-
-
-def _each_text(value: Any, change: Fill) -> Any:
-    """Apply a function to every string in a JSON value."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, list):
-        return [_each_text(item, change) for item in value]
-    if isinstance(value, dict):
-        return {key: _each_text(item, change) for key, item in value.items()}
-    return value
+    parts = json.dumps({name: settings[name] for name in ("headers", "query", "body") if name in settings}, default=str)
+    alone = {name for name in ALONE.findall(parts) if name not in PICTURE_NAMES}
+    for name in (*PLACE.findall(url), *sorted(alone - values.keys())):
+        raise PermanentError(
+            f'the description has no value for {{{name}}}; add it as values = {{ {name} = "…" }} or as '
+            f"preset:name?{name}=…"
+        )
+    filled = PLACE.sub(lambda match: json.dumps(str(values.get(match[1], match[0])))[1:-1], parts)
+    return {**settings, "url": url, **json.loads(filled)}
 
 
 def _texts(name: str, value: object) -> Iterator[tuple[str, str]]:
@@ -332,8 +316,8 @@ def _multipart(body: Multipart, encoding: Encoding, secrets: Secrets) -> tuple[s
 
 
 def _json_builder(body: Json, encoding: Encoding, numbers: Numbers, secrets: Secrets) -> Build:
-    text = json.dumps(_each_text(body.template, secrets.fill), ensure_ascii=False, separators=(",", ":"))
-    pieces = PICTURE.split(text)
+    text = json.dumps(body.template, ensure_ascii=False, separators=(",", ":"))
+    pieces = PICTURE.split(secrets.fill(text, lambda value: json.dumps(value, ensure_ascii=False)[1:-1]))
     shows_file = "{image_" in text
 
     def build(pixels: Pixels) -> bytes:

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import jmespath
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from looktwice.classifiers.base import Tokens, Weight
+from looktwice.classifiers.registry import checked
 from looktwice.errors import PermanentError
 
 PICOS = 1_000_000
@@ -84,13 +85,12 @@ class Squares(_Rule):
     """Anthropic: squares of 28 × 28 after scaling to a maximum longer side, at most `most` of them."""
 
     rule: Literal["squares"]
-    side: int = Field(default=28, ge=1)
     longest: int = Field(default=1568, ge=1)
     most: int = Field(default=1568, ge=1)
 
     def tokens(self, height: int, width: int) -> int:
         scale = min(1.0, self.longest / max(height, width))
-        across, down = (math.ceil(round(side * scale, 6) / self.side) for side in (width, height))
+        across, down = (math.ceil(round(side * scale, 6) / 28) for side in (width, height))
         return min(self.most, across * down)
 
 
@@ -234,16 +234,15 @@ def tokens_of(usage: object) -> Tokens | None:
 
 def read_table(path: Path) -> Table:
     """Read the prices in a TOML file; raises a PermanentError if it is invalid."""
+    what = f"the price table {str(path)!r}"
     try:
-        return Table.model_validate(tomllib.loads(path.read_text("utf-8")))
+        return checked(Table, tomllib.loads(path.read_text("utf-8")), what, "`looktwice prices`")
     except FileNotFoundError:
         message = f"there is no price table {str(path)!r}; `looktwice prices > {path.name}` writes one to start from"
-    except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        message = f"the price table {str(path)!r} is invalid at {where}: {first['msg'].removeprefix('Value error, ')}"
-    except (OSError, ValueError) as error:
-        message = f"the price table {str(path)!r} cannot be read: {str(error).partition(chr(10))[0]}"
+    except (OSError, UnicodeError, tomllib.TOMLDecodeError) as error:
+        message = f"{what} cannot be read: {error}"
+    except ValueError as error:
+        message = str(error)
     raise PermanentError(message)
 
 

@@ -17,7 +17,7 @@ import json
 import os
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -96,9 +96,9 @@ class Secrets:
         """The length of the shortest value; no encoding is shorter than its value."""
         self.names: tuple[str, ...] = ()
 
-    def fill(self, text: str) -> str:
-        """Substitute the value of the variable for each `${NAME}`."""
-        return PLACE.sub(lambda match: self.read(match[1]), text)
+    def fill(self, text: str, escape: Callable[[str], str] = str) -> str:
+        """Substitute the value of the variable for each `${NAME}`; `escape` encodes it for the text."""
+        return PLACE.sub(lambda match: escape(self.read(match[1])), text)
 
     def read(self, name: str) -> str:
         """The value of an environment variable, which is masked from then on."""
