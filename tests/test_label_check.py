@@ -13,7 +13,7 @@ from support.errors import code_in, coded
 from support.faults import Running, fault_server
 from support.workshop import call
 
-from looktwice import Model
+from looktwice import Model, connect
 from looktwice.engine.query import Progress
 from looktwice.errors import DataError
 from looktwice.images.collection import labelled
@@ -148,3 +148,17 @@ def test_labels_that_are_rare_among_the_truths_do_not_stop_a_run(tmp_path: Path)
     pictures = labelled(write(tmp_path / "pictures.npz", "a", "b", "c", "d", "dark"))
     with Model(Counting()) as model:
         assert len(model.ask(pictures, views="mirror").votes) == PICTURES
+
+
+def test_each_of_several_classifiers_is_checked(tmp_path: Path) -> None:
+    right, wrong = Counting(), Counting()
+    cheap = connect(right, name="cheap", price="0.001")
+    good = connect(lambda image: wrong(image).upper(), name="good", price="0.01")
+    pictures = labelled(write(tmp_path / "pictures.npz", "bright", "dark"))
+    with (
+        Model([cheap, good], ledger=str(tmp_path / "ledger.db")) as model,
+        pytest.raises(DataError, check=coded("labels-unmatched")) as raised,
+    ):
+        model.fit(pictures)
+    assert str(raised.value).startswith("good: ")
+    assert wrong.asked.total() == FIRST

@@ -153,7 +153,7 @@ def score(place: Path, **options: Any) -> list[Verdict]:
 def test_the_other_goes_on_where_one_fails_and_the_verdict_says_so(
     place: Path, vendors: Vendors, failing: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("looktwice.model.connection.RetryPolicy", lambda **_: HURRY)
+    monkeypatch.setattr("looktwice.model.options.RetryPolicy", lambda **_: HURRY)
     if how == "refuses":
         vendors.down[failing] = 400
     else:
@@ -173,7 +173,7 @@ def test_the_other_goes_on_where_one_fails_and_the_verdict_says_so(
 def test_a_vendor_that_is_down_is_not_a_change_of_the_pictures(
     place: Path, vendors: Vendors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("looktwice.model.connection.RetryPolicy", lambda **_: HURRY)
+    monkeypatch.setattr("looktwice.model.options.RetryPolicy", lambda **_: HURRY)
     vendors.down["dear"] = 400
     images, _ = drawn(120, seed=11)
     with lt.Model.load(place / "profile.json", ledger="off") as model:

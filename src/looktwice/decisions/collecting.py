@@ -156,10 +156,8 @@ async def collect(
     """
     channels = _asked(engine, panel)
     known = tuple(dict.fromkeys(label for channel in channels for label in channel.labels or ()))
-    if all(channel.labels for channel in channels):
-        check_truths((p.truth for p in pictures if p.truth is not None), (*known, *vocabulary))
-    else:
-        await _check_labels(engine, pictures, vocabulary)
+    for channel in channels:
+        await _check_labels(engine, channel, pictures, vocabulary)
     screen = replace(screen, describe=screen.describe or Image.described, thumbnails=True)
     order = _taking_turns(pictures)
     in_turn = [row async for row in engine.ask([pictures[place] for place in order], panel, rounds, screen)]
@@ -234,28 +232,34 @@ def _taking_turns(pictures: Sequence[Picture]) -> list[int]:
     return [place for _, place in sorted(turns)]
 
 
-async def _check_labels(engine: QueryEngine, pictures: Sequence[Picture], vocabulary: Sequence[str]) -> None:
-    """Ask about a few pictures first, to check that true labels and answers use the same names.
+async def _check_labels(
+    engine: QueryEngine, channel: Channel, pictures: Sequence[Picture], vocabulary: Sequence[str]
+) -> None:
+    """Check that true labels and the labels of a classifier use the same names, by its answers about a few pictures if
+    its labels are unknown.
 
     The pictures are drawn at random, since folders are sorted by class. No query is needed if a true label is known to
     be a label of the classifier.
     """
     labelled = [picture for picture in pictures if picture.truth is not None]
     truths = {picture.truth for picture in labelled if picture.truth is not None}
-    if not truths.isdisjoint(vocabulary):
+    who = f"{channel.name}: " if len(engine.channels) > 1 else ""
+    if not truths.isdisjoint((*(channel.labels or ()), *vocabulary)):
         return
-    drawn = np.random.default_rng(0).permutation(len(labelled))[: engine.settings.label_check].tolist()
-    answered = await engine.labels([labelled[place] for place in drawn])
-    if 2 * len(answered) < len(drawn) or not drawn:  # most queries failed, and their messages give the reason
-        return
+    answered, asked = list(channel.labels or ()), ""
+    if not answered:
+        drawn = np.random.default_rng(0).permutation(len(labelled))[: channel.settings.label_check].tolist()
+        answered = await engine.labels([labelled[place] for place in drawn], channel.name)
+        asked = (
+            f"; only the first {len(answered)} pictures were queried; their answers are kept in the ledger, if there "
+            "is one; --label-check 0 (label_check=0) continues regardless"
+        )
+        if 2 * len(answered) < len(drawn):  # most queries failed, and their messages give the reason
+            return
     try:
         check_truths(truths, answered)
     except DataError as error:
-        raise DataError(
-            f"{error}; only the first {len(answered)} pictures were queried; their answers are kept in the ledger, "
-            "if there is one; --label-check 0 (label_check=0) continues regardless",
-            code=error.code,
-        ) from None
+        raise DataError(f"{who}{error}{asked}", code=error.code) from None
 
 
 def _classes(votes: Votes, pictures: Sequence[Picture]) -> int:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from looktwice.calibration import Row
 from looktwice.engine.budget import Spend
@@ -59,6 +60,17 @@ WORKERS = os.cpu_count() or 1
 NOT_IN_A_BATCH = Failure(Cause.STOPPED, "the query has no answer in a batch yet; run the same command again")
 
 
+class Stage(NamedTuple):
+    """The latest call of `ask`: a fit asks about its pictures in several."""
+
+    before: int
+    """The number of pictures returned by earlier calls."""
+    pictures: int | None
+    """The number of pictures asked about, if known."""
+    began: float
+    """The start, by the monotonic clock."""
+
+
 class QueryEngine:
     """Queries one or more classifiers about pictures; several runs may share it."""
 
@@ -76,6 +88,7 @@ class QueryEngine:
         """The default callback for every answer of a run."""
         self._pictures = Progress()
         """The number of pictures returned; queries are counted by each classifier's runner."""
+        self.stage = Stage(0, None, 0.0)
         self._runs = 0
         self._stop_requested = False
         """Whether `stop` was called without a later `resume`."""
@@ -192,6 +205,8 @@ class QueryEngine:
         ended: Failure | None = None
         started = taken = 0
         self._runs += 1
+        listed = len(pictures) if isinstance(pictures, Sequence) else None
+        self.stage = Stage(self._pictures.pictures, listed, time.monotonic())
         try:
             source = _Source(await self._begin(run, pictures))
             while True:

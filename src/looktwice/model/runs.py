@@ -108,11 +108,9 @@ async def show_bar(engine: QueryEngine, total: int | None, spending: Spending) -
         task = bar.add_task("", total=total, text="")
 
         def update() -> None:
-            done = engine.progress.pictures
-            bar.update(task, completed=done)
-            left = bar.tasks[0].time_remaining
-            parts = [f"{done:,}/{total:,}" if total else f"{done:,}", *spending.words()]
-            parts += [] if left is None else [f"{timedelta(seconds=round(left))} left"]
+            done, expected, left = _stage(engine, total)
+            bar.update(task, completed=done, total=expected)
+            parts = [f"{done:,}/{expected:,}" if expected else f"{done:,}", *spending.words(), *left]
             line = " · ".join([*parts, _line(engine, started)])
             bar.update(task, text=line[: max(20, ERR.width - BAR - 2)])
 
@@ -143,12 +141,9 @@ async def log_lines(engine: QueryEngine, total: int | None, spending: Spending) 
     started = time.monotonic()
     while True:
         await asyncio.sleep(10)
-        done, of = engine.progress.pictures, f" of {total}" if total else ""
-        parts = [f"{done}{of} pictures", _line(engine, started), *spending.words()]
-        if total and done:
-            left = (total - done) * (time.monotonic() - started) / done
-            parts.append(f"{timedelta(seconds=round(left))} left")
-        say(" · ".join(parts))
+        done, expected, left = _stage(engine, total)
+        of = f" of {expected}" if expected else ""
+        say(" · ".join([f"{done}{of} pictures", _line(engine, started), *spending.words(), *left]))
 
 
 async def log_json(engine: QueryEngine, total: int | None, _: Spending) -> None:
@@ -159,6 +154,16 @@ async def log_json(engine: QueryEngine, total: int | None, _: Spending) -> None:
         several = {"classifiers": by_name} if len(by_name) > 1 else {}
         line = {"total": total, "in_flight": engine.in_flight, **asdict(engine.progress), **several}
         sys.stderr.write(json.dumps(line) + "\n")
+
+
+def _stage(engine: QueryEngine, total: int | None) -> tuple[int, int | None, list[str]]:
+    """The number of pictures done and expected in the current stage of a run, and the time left as text, if known."""
+    before, pictures, began = engine.stage
+    done, expected = engine.progress.pictures - before, pictures or total
+    if not expected or not done:
+        return done, expected, []
+    seconds = max(0, expected - done) * (time.monotonic() - began) / done
+    return done, expected, [f"{timedelta(seconds=round(seconds))} left"]
 
 
 def _line(engine: QueryEngine, started: float) -> str:
