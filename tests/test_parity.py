@@ -75,16 +75,16 @@ def test_the_keywords_are_the_fields(options: type, keywords: type) -> None:
     assert get_type_hints(keywords) == {name: get_type_hints(options)[name] for name in options_of(options)}
 
 
-def test_every_decision_option_is_in_the_table_alone_and_with_all_others() -> None:
-    names, default = {field.name for field in fields(DecisionOptions)}, asdict(DecisionOptions())
-    rows = [{name for name, value in row.items() if value != default[name]} for row in DECISIONS.values()]
-    assert all({name} in rows for name in names)
-    assert names in rows
+def test_every_decision_option_is_in_the_table() -> None:
+    assert set(DECISIONS["all options"]) == {field.name for field in fields(DecisionOptions)}
 
 
 def test_every_ask_option_is_in_the_table() -> None:
     for_chat_models = {"prices", "batch"}
-    assert set(EFFECTS) | for_chat_models | {"label_check"} == set(options_of(AskOptions))
+    limits = {name for options, _ in LIMITS.values() for name in options}
+    assert {*COUNTED, *DRAWN, *EFFECTS, *limits, *ELSEWHERE, *for_chat_models, "label_check"} == set(
+        options_of(AskOptions)
+    )
 
 
 @pytest.mark.parametrize("name", ["fit", "look", "score", "evaluate", "check", "label", "transfer", "borrow", "serve"])
@@ -172,27 +172,17 @@ def test_every_option_shows_in_some_verdict(place: Path) -> None:
     def shown(**options: Any) -> list[dict[str, object]]:
         return [verdict.to_dict() for verdict in judged(place, DecisionOptions(**options))]
 
-    told = {name: shown(**options) for name, options in DECISIONS.items()}
-    for name, less in (
-        ("all", "none"),
-        ("max_price", "none"),
-        ("max_queries", "none"),
-        ("max_error", "none"),
-        ("max_error and level", "max_error"),
-        ("max_error by label", "max_error"),
-        ("max_miss", "none"),
-        ("max_error and accept", "max_error"),
-        ("coverage", "none"),
-        ("coverage and sets", "coverage"),
-        ("unfamiliar", "none"),
-        ("false_alarms", "none"),
-    ):
-        assert told[name] != told[less], name
+    alone = {"max_price", "max_queries", "max_miss"}
+    for name in alone:
+        assert shown(**DECISIONS[name]) != shown(), name
+    single = shown(max_error=0.08)
+    assert shown(**DECISIONS["max_error and level"]) != single
+    assert shown(**DECISIONS["max_error by label"]) != single
     everything = DECISIONS["all options"]
-    # An estimate has no level, and `all` goes before limits; the others rarely decide.
-    for name in set(everything) - {"level", "max_miss", "max_price", "max_queries", "on_drift"}:
+    # An estimate has no level, `all` goes before limits, and five pictures are too few for an alarm.
+    for name in set(everything) - alone - {"level", "on_drift"}:
         rest: dict[str, Any] = {option: value for option, value in everything.items() if option != name}
-        assert shown(**rest) != told["all options"], name
+        assert shown(**rest) != shown(**everything), name
 
 
 @pytest.mark.parametrize("options", ROWS)
@@ -201,7 +191,7 @@ def test_look_and_score_on_the_command_line(place: Path, tmp_path: Path, options
 
 
 def test_look_and_score_in_processes_of_their_own(place: Path, tmp_path: Path) -> None:
-    look_and_score(run, place, tmp_path, DECISIONS["all"])
+    look_and_score(run, place, tmp_path, {"all": True})
 
 
 def look_and_score(run: Run, place: Path, tmp_path: Path, options: DecisionKeywords) -> None:
@@ -235,9 +225,9 @@ def test_the_service(place: Path, options: DecisionKeywords) -> None:
 
 
 def test_the_service_in_a_process_of_its_own(place: Path) -> None:
-    words = ("--profile", place / "profile.json", "--port", 0, *arguments(DECISIONS["all"]))
+    words = ("--profile", place / "profile.json", "--port", 0, "--all")
     with started("serve", *words) as service:
-        ask_service(service, place, DECISIONS["all"])
+        ask_service(service, place, {"all": True})
 
 
 def ask_service(service: Client, place: Path, options: DecisionKeywords) -> None:
@@ -280,9 +270,9 @@ def test_the_library(place: Path, options: DecisionKeywords) -> None:
 
 
 def test_evaluate_says_the_same_on_the_command_line_and_in_the_library(place: Path, tmp_path: Path) -> None:
-    options, clothes = DECISIONS["all"], DEMO / "pictures.npz"
+    clothes = DEMO / "pictures.npz"
     others, scored = find([clothes])[600:900], tmp_path / "scored.jsonl"
-    words = ("--profile", place / "profile.json", *arguments(options))
+    words = ("--profile", place / "profile.json", "--all")
     assert call("score", clothes, "--take", "600:900", "-o", scored, *words).returncode == 0
     told = call("evaluate", clothes, "--take", "400:600", "--unlabelled", scored, "--json", *words)
     expected = json.loads(told.stdout)
@@ -290,12 +280,12 @@ def test_evaluate_says_the_same_on_the_command_line_and_in_the_library(place: Pa
 
     async def awaited() -> Evaluation:
         async with AsyncModel.load(place / "profile.json") as model:
-            return await model.evaluate(labelled(clothes)[400:600], unlabelled=scored, **options)
+            return await model.evaluate(labelled(clothes)[400:600], unlabelled=scored, all=True)
 
     with Model.load(place / "profile.json") as model:
-        verdicts = model.score([*others, *find([clothes])[400:410]], **options)  # ten of them are labelled
-        evaluation = model.evaluate(labelled(clothes)[400:600], unlabelled=verdicts, **options)
-        plain = model.evaluate(labelled(clothes)[400:600], **options)
+        verdicts = model.score([*others, *find([clothes])[400:410]], all=True)  # ten of them are labelled
+        evaluation = model.evaluate(labelled(clothes)[400:600], unlabelled=verdicts, all=True)
+        plain = model.evaluate(labelled(clothes)[400:600], all=True)
     rounded = {name: pytest.approx(value, abs=1e-5) for name, value in expected["accuracy"].items()}
     assert json.loads(json.dumps(evaluation.record())) == {**expected, "accuracy": rounded}  # a file rounds confidences
     assert json.loads(json.dumps(asyncio.run(awaited()).record())) == expected
@@ -556,59 +546,64 @@ def effect(interface: Interface, paid: Paid, tmp_path: Path, ledger: Path, **opt
     return Effect(paid.server.arrivals()[before:], paid.spent(ledger), told)
 
 
-EFFECTS: dict[str, tuple[dict[str, Any], Callable[[Effect], bool]]] = {
-    "ledger": ({}, lambda e: e.spent.answered == len(e.arrivals) == EVERYTHING and e.spent.micros == 0),
-    "budget": ({"budget": N}, lambda e: len(e.arrivals) == e.spent.queries == N),
+Shows = Callable[[Effect], bool]
+"""Whether an option has its effect, on two pictures that are each asked about in five questions."""
+LIMITS: dict[str, tuple[dict[str, Any], Shows]] = {
+    "budget": ({"budget": N, "rate": 10}, lambda e: len(e.arrivals) == e.spent.queries == N),
     "money": ({"price": "0.01", "money": "0.07"}, lambda e: len(e.arrivals) == e.spent.queries == 7),
-    "price": ({"price": "0.01"}, lambda e: e.spent.micros == EVERYTHING * 10_000),
-    "rate": ({"rate": 10}, lambda e: e.seconds > 0.8 * (EVERYTHING - 1) / 10),
-    "concurrency": ({"concurrency": 1}, lambda e: e.busiest == 1),
-    "canaries": ({"canaries": 0}, lambda e: len(e.arrivals) == QUESTIONS),
-    "seed": ({"seed": 7}, lambda e: len(e.told) == COUNT),
-    "working_size": ({"working_size": 8}, lambda e: len(e.told) == COUNT),
     "per_day": ({"per_day": N}, lambda e: len(e.arrivals) == e.spent.queries == N),
-    # It shows where a classifier asks for a long wait: see test_runs.py.
-    "longest_wait": ({"longest_wait": 5.0}, lambda e: len(e.arrivals) == e.spent.queries),
-    # It shows where a classifier gives scores: see test_score_interfaces.py.
-    "scores": ({"scores": "ignore"}, lambda e: len(e.told) == COUNT),
     "money_per_day": ({"price": "0.01", "money_per_day": "0.07"}, lambda e: len(e.arrivals) == e.spent.queries == 7),
 }
-"""Each option, with what it needs, and the effect that it has: on two pictures, each asked about in five questions."""
+"""Options of which one would hide the others."""
+COUNTED: dict[str, Any] = {"price": "0.01", "concurrency": 1, "canaries": 0}
+EFFECTS: dict[str, Shows] = {
+    "price": lambda e: e.spent.micros == len(e.arrivals) * 10_000,
+    "concurrency": lambda e: e.busiest == 1,
+    "canaries": lambda e: len(e.arrivals) == QUESTIONS,
+    "ledger": lambda e: e.spent.answered == EVERYTHING,
+}
+DRAWN: dict[str, Any] = {"seed": 7, "working_size": 8}
+"""Options that change what is asked, and so the verdicts."""
+ELSEWHERE = {"scores", "longest_wait"}
+"""They show where a classifier gives scores (test_score_interfaces.py) or asks for a long wait (test_engine.py)."""
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
-@pytest.mark.parametrize("option", EFFECTS)
-def test_an_option_of_asking_has_its_effect(paid: Paid, tmp_path: Path, interface: str, option: str) -> None:
-    options, shows = EFFECTS[option]
-    shown = effect(INTERFACES[interface], paid, tmp_path, begun(paid, tmp_path, option), **options)
-    assert shows(shown), shown
-    if option in ("seed", "working_size"):
-        check_told(shown.told, expected_at(interface, paid, tmp_path, **options))
+@pytest.mark.parametrize("option", LIMITS)
+def test_a_limit_is_kept_at_every_interface(paid: Paid, tmp_path: Path, interface: str, option: str) -> None:
+    options, shows = LIMITS[option]
+    done = effect(INTERFACES[interface], paid, tmp_path, tmp_path / "ledger.db", **options)
+    assert shows(done), done
+    assert "rate" not in options or done.seconds > 0.5 * (N - 1) / options["rate"], "not even with a server that stalls"
 
 
-def begun(paid: Paid, tmp_path: Path, option: str) -> Path:
-    """A ledger without an answer; for canaries, with those about the first picture."""
-    ledger = tmp_path / f"{option}.db"
-    if option == "canaries":
-        with Model.load(paid.profile, ledger=str(ledger)) as model:
-            model.look(paid.pictures[0])
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_an_option_of_asking_has_its_effect_at_every_interface(paid: Paid, tmp_path: Path, interface: str) -> None:
+    done = effect(INTERFACES[interface], paid, tmp_path, begun(paid, tmp_path), **COUNTED)
+    assert {name: shows(done) for name, shows in EFFECTS.items()} == dict.fromkeys(EFFECTS, True), done
+    told = INTERFACES[interface](paid, tmp_path, {"ledger": "off", **DRAWN})
+    check_told(told, expected_at(interface, paid, tmp_path, **DRAWN))
+
+
+def begun(paid: Paid, tmp_path: Path) -> Path:
+    """A ledger with the answers about the first picture, which can be canaries."""
+    ledger = tmp_path / "begun.db"
+    ledger.unlink(missing_ok=True)
+    with Model.load(paid.profile, ledger=str(ledger)) as model:
+        model.look(paid.pictures[0])
     return ledger
 
 
-ELSEWHERE = {"ledger", "seed", "longest_wait", "scores", "working_size"}
-"""Options whose absence shows in other tests."""
-
-
-@pytest.mark.parametrize("option", sorted(set(EFFECTS) - ELSEWHERE))
-def test_without_the_option_there_is_no_such_effect(paid: Paid, tmp_path: Path, option: str) -> None:
-    plain = effect(by_model_score, paid, tmp_path, begun(paid, tmp_path, option))
-    assert not EFFECTS[option][1](plain), plain
-
-
-@pytest.mark.parametrize("option", ["seed", "working_size"])
-def test_another_seed_or_working_size_asks_other_questions(paid: Paid, tmp_path: Path, option: str) -> None:
-    plain = by_model_score(paid, tmp_path, {"ledger": "off"})
-    assert plain != by_model_score(paid, tmp_path, {"ledger": "off", **EFFECTS[option][0]})
+def test_without_an_option_there_is_no_such_effect(paid: Paid, tmp_path: Path) -> None:
+    plain = effect(by_model_score, paid, tmp_path, tmp_path / "ledger.db")
+    assert not any(shows(plain) for _, shows in LIMITS.values())
+    for name in COUNTED:
+        others = {option: value for option, value in COUNTED.items() if option != name}
+        done = effect(by_model_score, paid, tmp_path, begun(paid, tmp_path), **others)
+        assert not EFFECTS[name](done), name
+    drawn = by_model_score(paid, tmp_path, {"ledger": "off", **DRAWN})
+    for name, value in DRAWN.items():
+        assert by_model_score(paid, tmp_path, {"ledger": "off", name: value}) != drawn, name
 
 
 def test_what_one_door_paid_for_no_other_asks_again(paid: Paid, tmp_path: Path) -> None:
@@ -650,7 +645,7 @@ IN_BATCHES = [name for name in INTERFACES if name not in ("service", "worker")]
 """The interfaces whose users can wait; the others refuse."""
 
 
-@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("interface", sorted(set(INTERFACES) - set(IN_BATCHES)))
 def test_a_table_of_prices_makes_the_vendors_bill_at_every_interface(
     chat: Chat, tmp_path: Path, interface: str
 ) -> None:

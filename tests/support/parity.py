@@ -21,22 +21,11 @@ from support.serving import DEMO, clothes
 
 DECISIONS: dict[str, DecisionKeywords] = {
     "none": {},
-    "all": {"all": True},
     "max_price": {"max_price": 3.0},
     "max_queries": {"max_queries": 3.0},
-    "max_error": {"max_error": 0.08},
     "max_error by label": {"max_error": {"*": 0.2, "Bag": 0.3}},
-    "max_miss": {"max_miss": {"Bag": 0.3}},
-    "accept": {"accept": "estimate"},
-    "max_error and accept": {"max_error": 0.02, "accept": "estimate"},
-    "level": {"level": 0.5},
     "max_error and level": {"max_error": 0.08, "level": 0.5},
-    "coverage": {"coverage": 0.95},
-    "sets": {"sets": "lac"},
-    "coverage and sets": {"coverage": 0.95, "sets": "lac"},
-    "unfamiliar": {"unfamiliar": "accept"},
-    "false_alarms": {"false_alarms": 0.9},
-    "on_drift": {"on_drift": "accept"},
+    "max_miss": {"max_miss": {"Bag": 0.3}},
     "all options": {
         "all": True,
         "max_price": 2.0,
@@ -52,7 +41,7 @@ DECISIONS: dict[str, DecisionKeywords] = {
         "on_drift": "accept",
     },
 }
-"""Every decision option alone, and all together. `level` says how certain `max_error` is, so it has a pair as well."""
+"""All decision options together, and alone those that do not show among the others."""
 ROWS = [pytest.param(options, id=name) for name, options in DECISIONS.items()]
 PICTURES = (0, 4, 5, 9)
 """Pictures on whose verdicts every option shows, with one of another kind."""
