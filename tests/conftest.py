@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from support.postgres_server import Server
 
 # Machines are shared: a slow moment must not fail a test of what is right.
-settings.register_profile("looktwice", deadline=None, derandomize=True)
+settings.register_profile("looktwice", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("looktwice")
 
 # Nothing that tests approve or ask may reach the data of whoever runs them; processes that they start inherit it.

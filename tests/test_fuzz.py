@@ -12,7 +12,7 @@ import pytest
 from support.fuzzing import TARGETS, kept, spoilt
 
 KEPT = [(name, path) for name in TARGETS for path in kept(name)]
-TRIES = 300
+TRIES = 100
 """For each target, the same ones every time; what they find is added to the corpus."""
 
 

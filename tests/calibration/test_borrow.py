@@ -78,6 +78,7 @@ def test_many_labels_overrule_the_prior(prior: Jury) -> None:
     assert loss(taught, test) < loss(prior, test) - 0.01
 
 
+@pytest.mark.slow
 def test_fifty_labels_help_more_with_a_prior_than_without_and_do_it_no_harm(prior: Jury) -> None:
     test = world(4000, seed=6)
     few = [world(50, seed=seed) for seed in range(10, 22)]

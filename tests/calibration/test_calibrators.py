@@ -207,6 +207,7 @@ def skewed(rng: np.random.Generator, n: int) -> Floats:
     return rng.gamma(1.0, 1.5, n) - 1.5
 
 
+@pytest.mark.slow
 def test_proposition_two_the_right_cumulative_gives_back_the_softmax_where_gaussian_cannot() -> None:
     rng = np.random.default_rng(3)
     margin = np.linspace(0.05, 1.4, 12)

@@ -75,6 +75,7 @@ def test_losses_are_those_of_the_definition() -> None:
     assert logit.losses(known, theta).sum() == pytest.approx(plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_fit_is_a_lowest_point_of_the_marginal_likelihood(seed: int) -> None:
     votes = doubted(simulated(80, 3, 5, seed=seed), 0.7, seed)

@@ -486,6 +486,7 @@ def test_interval_of_accuracy_is_as_wide_as_theory_says() -> None:
     assert high - low == pytest.approx(2 * 1.96 * (share * (1 - share) / 2000) ** 0.5, rel=0.1)
 
 
+@pytest.mark.slow
 def test_ece_interval_holds_a_small_true_error_that_percentiles_miss() -> None:
     held = missed = 0
     for seed in range(40):

@@ -65,6 +65,7 @@ def brier_of(fitted: Jury, test: LabelledVotes) -> float:
 HALF = slice(0, 600), slice(600, None)
 
 
+@pytest.mark.slow
 def test_votes_without_scores_teach_the_same_to_the_digit() -> None:
     votes = world()
     with_lists, plain = Jury().fit(votes), Jury().fit(votes.label_only())
@@ -74,6 +75,7 @@ def test_votes_without_scores_teach_the_same_to_the_digit() -> None:
     np.testing.assert_array_equal(with_lists.confidence(votes.label_only()), plain.confidence(votes.label_only()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("listed", [1, 5])
 @pytest.mark.parametrize("views", [0, 3])
 def test_scores_help_on_pictures_that_taught_nothing(listed: int, views: int) -> None:
@@ -119,6 +121,7 @@ def test_a_useless_score_gets_no_weight(useless: str) -> None:
     assert fitted.scored is None or "base" not in fitted.scored.columns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["percentages", "logits", "two digits", "independent", "some missing"])
 def test_scores_on_other_scales_still_help(scale: str) -> None:
     votes = world(pictures=2000)
@@ -166,6 +169,7 @@ def test_a_class_that_is_called_too_often_is_trusted_less() -> None:
         assert abs(confidence[rows].mean() - right[rows].mean()) < abs(before[rows].mean() - right[rows].mean()) - 0.02
 
 
+@pytest.mark.slow
 def test_pictures_without_a_score_are_judged_by_labels_alone() -> None:
     votes = world()
     assert votes.evidence is not None
@@ -203,6 +207,7 @@ def test_of_two_classes_the_one_that_nobody_named_is_answered_where_a_low_score_
     np.testing.assert_array_equal(replace(fitted, ballot="base").predict(votes), votes.base)
 
 
+@pytest.mark.slow
 def test_an_evaluation_accepts_what_verdicts_accept_and_no_answer_without_the_score_that_counts() -> None:
     votes = world()
     assert votes.evidence is not None
@@ -230,6 +235,7 @@ def test_intervals_hold_the_confidence_and_narrow_with_more_pictures() -> None:
     assert widths[1] < widths[0] / 2
 
 
+@pytest.mark.slow
 def test_a_jury_with_scores_survives_json() -> None:
     votes = world()
     fitted = Jury().fit(votes)
@@ -242,6 +248,7 @@ def test_a_jury_with_scores_survives_json() -> None:
         calibrators.restore(broken)
 
 
+@pytest.mark.slow
 def test_a_jury_for_every_number_of_views_has_scores_too() -> None:
     votes = world(views=3)
     fitted = AdaptiveJury().fit(votes)
@@ -250,6 +257,7 @@ def test_a_jury_for_every_number_of_views_has_scores_too() -> None:
     np.testing.assert_allclose(fitted.confidence(one), fitted.juries[1].confidence(votes.under([0])))
 
 
+@pytest.mark.slow
 def test_photos_of_one_thing_are_judged_with_their_scores() -> None:
     votes = world(views=3)
     fitted = Jury().fit(votes)

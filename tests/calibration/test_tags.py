@@ -101,6 +101,7 @@ def test_a_rare_tag_borrows_from_the_others() -> None:
     assert (high[returned] - low[returned]).mean() > 0.1
 
 
+@pytest.mark.slow
 def test_the_point_of_least_loss_is_that_of_a_general_optimiser(votes: LabelledTagVotes) -> None:
     part = votes.take(slice(0, 80))
     jury = TagJury().fit(part)

@@ -136,6 +136,7 @@ def test_a_pickle_inside_a_votes_file_is_never_opened(tmp_path: Path) -> None:
         storage.load(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", [False, True])
 def test_a_parquet_file_that_grows_when_it_is_unpacked_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool

@@ -586,6 +586,7 @@ def test_every_preset_has_a_sample_and_tells_its_needs() -> None:
         assert all(variable in text.partition("\nconnector")[0] for variable in variables)
 
 
+@pytest.mark.slow
 async def test_the_body_of_roboflow_is_base64_and_of_tensorflow_serving_numbers(
     canned: Canned, monkeypatch: pytest.MonkeyPatch
 ) -> None:

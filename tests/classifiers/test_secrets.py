@@ -252,6 +252,7 @@ async def test_a_reply_that_is_kept_holds_no_spelling(name: str, key: str, monke
         await classifier.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("connector", ["rekognition", "sagemaker"])
 @pytest.mark.usefixtures("aws_descriptions")
@@ -294,6 +295,7 @@ cat said
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", KEYS)
 async def test_no_spelling_gets_through_a_program(tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, key)
@@ -571,6 +573,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_megabyte_that_is_made_to_be_searched_for_long_is_not(name: str) -> None:
     secrets, started_at = Secrets(), time.process_time()

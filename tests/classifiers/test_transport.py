@@ -239,6 +239,7 @@ async def test_a_connection_is_used_again_and_dropped_when_it_is_old(monkeypatch
             await until_async(lambda: sockets() == before + 1)  # that of the server which listens
 
 
+@pytest.mark.slow
 async def test_what_nobody_asked_for_is_not_taken_for_the_next_reply() -> None:
     taken, written = asyncio.Event(), asyncio.Event()
     connections = 0

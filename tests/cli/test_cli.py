@@ -306,25 +306,6 @@ def test_the_version_is_printed() -> None:
     assert run("--version").stdout.startswith("looktwice ")
 
 
-def test_a_fit_says_the_same_twice(tmp_path: Path) -> None:
-    words = (
-        "fit",
-        DEMO / "pictures.npz",
-        "-c",
-        DEMO / "fashion.toml",
-        "--take",
-        ":200",
-        "-o",
-        "profile.json",
-        "--json",
-    )
-    fits = []
-    for seed in (0, 0, 1):
-        done = run(*words, "--views", "gaussian:0.1*2 elastic:50,5*2", "--seed", seed, cwd=tmp_path)
-        fits.append((done.stdout, (tmp_path / "profile.json").read_bytes()))
-    assert fits[0] == fits[1] != fits[2]
-
-
 def test_the_package_is_run_as_the_command_is() -> None:
     words = [sys.executable, "-m", "looktwice", "--version"]
     module = subprocess.run(words, capture_output=True, text=True, check=False)

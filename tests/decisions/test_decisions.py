@@ -292,6 +292,7 @@ def stream(shares: Floats, pictures: int, rng: np.random.Generator) -> np.ndarra
     return rng.choice(len(shares), size=pictures, p=shares)
 
 
+@pytest.mark.slow
 def test_drift_seldom_alarms_when_nothing_changed_however_few_pictures_made_the_profile() -> None:
     rng = np.random.default_rng(6)
     alarms = []
@@ -412,6 +413,7 @@ def moderated(pictures: int, rng: np.random.Generator) -> Answers:
     return Answers(confidence, np.where(right == unsafe, "unsafe", "safe"), truth)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("basis", ["guarantee", "estimate"])
 @pytest.mark.parametrize(
     ("max_error", "max_miss"),

@@ -53,12 +53,9 @@ async def everything(
     return [row async for row in engine.ask(pictures, PANEL, rounds)]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-async def test_with_faults_every_label_equals_the_calm_run_or_the_picture_is_not_scored(
-    tmp_path: Path, seed: int
-) -> None:
-    pictures = write_pictures(tmp_path / "pictures.npz", 200, seed)
-    with fault_server() as calm, fault_server(0.3, seed) as rough:
+async def test_with_faults_every_label_equals_the_calm_run_or_the_picture_is_not_scored(tmp_path: Path) -> None:
+    pictures = write_pictures(tmp_path / "pictures.npz", 200, 1)
+    with fault_server() as calm, fault_server(0.3, 1) as rough:
         expected, _ = await answers(calm.describe(tmp_path), pictures)
         first, engine = await answers(rough.describe(tmp_path), pictures, tmp_path / "ledger.db")
         sent = rough.stats()["billed"]
@@ -221,9 +218,8 @@ async def test_a_budget_of_so_many_more_is_granted_once_to_a_command_that_is_int
 # Failures --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
-async def test_an_error_that_will_not_pass_ends_the_run_before_the_budget_burns(tmp_path: Path, status: int) -> None:
-    classifier = Labelling(lambda _: PermanentError(f"{status}: fix the request"))
+async def test_an_error_that_will_not_pass_ends_the_run_before_the_budget_burns(tmp_path: Path) -> None:
+    classifier = Labelling(lambda _: PermanentError("401: no such key"))
     async with engine_on(classifier, "off") as engine:
         with pytest.raises(PermanentError):
             await everything(engine, write_pictures(tmp_path / "pictures.npz", 200))

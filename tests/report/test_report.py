@@ -482,6 +482,7 @@ def test_votes_of_more_views_than_the_profile_asks_are_cut(profile: Profile) -> 
     assert judged.votes.panel == longer.votes.panel[:4]
 
 
+@pytest.mark.slow
 def test_stopping_early_is_shown_by_held_out_results_on_the_pictures_that_taught_it() -> None:
     taught = collected(200, seed=21)
     profile = profiled(taught)

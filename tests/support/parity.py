@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from looktwice import Model
 from looktwice.decisions.policy import DecisionKeywords
 from looktwice.decisions.verdict import Verdict
 from looktwice.decisions.verdict_files import COLUMNS
-from looktwice.images.collection import labelled
 from looktwice.images.image import encode_png
-from support.serving import DEMO, clothes
+from support.serving import clothes, learn_profile
 
 DECISIONS: dict[str, DecisionKeywords] = {
     "none": {},
@@ -53,10 +51,7 @@ Told = dict[str, Any]
 
 def write_place(folder: Path) -> Path:
     """A profile that can stop early and name sets, and the pictures to be judged in a folder beside it."""
-    with Model(str(DEMO / "fashion.toml")) as model:
-        views = "mirror rotation:20*3 zoom:1.15 turn:8"
-        model.fit(labelled(DEMO / "pictures.npz")[:400], views=views, calibrator="jury")
-        model.save(folder / "profile.json")
+    learn_profile(folder / "profile.json", "jury", "mirror rotation:20*3 zoom:1.15 turn:8")
     (folder / "pictures").mkdir()
     for place in PICTURES:
         (folder / "pictures" / f"{place}.png").write_bytes(clothes()[place])

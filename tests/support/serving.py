@@ -30,8 +30,10 @@ import numpy as np
 import typer
 
 from looktwice import Model
+from looktwice.classifiers import registry
 from looktwice.cli.app import app
 from looktwice.decisions.policy import DecisionOptions
+from looktwice.decisions.profile import Profile
 from looktwice.images.collection import labelled
 from looktwice.images.image import encode_png
 from looktwice.model.options import AskOptions
@@ -42,6 +44,7 @@ from support import forked
 from support.workshop import start
 
 DEMO = Path(str(files("looktwice") / "demo"))
+EMBEDDED = str(DEMO / "fashion.toml")
 PANEL = Panel.parse("mirror zoom:1.15 turn:8")
 
 
@@ -173,12 +176,17 @@ def started_here(*arguments: object) -> Iterator[Client]:
             running.result(60)
 
 
-def learn_profile(path: Path, calibrator: str = "probit") -> Path:
+def learn_profile(path: Path, calibrator: str = "probit", views: str = str(PANEL)) -> Path:
     """A profile of the embedded classifier, from a few hundred pictures."""
-    with Model(str(DEMO / "fashion.toml")) as model:
-        model.fit(labelled(DEMO / "pictures.npz")[:400], views=PANEL, calibrator=calibrator)
-        model.save(path)
+    fitted(calibrator, views).save(path)
+    registry.remember(EMBEDDED)
     return path
+
+
+@cache
+def fitted(calibrator: str, views: str) -> Profile:
+    with Model(EMBEDDED) as model:
+        return model.fit(labelled(DEMO / "pictures.npz")[:400], views=views, calibrator=calibrator).profile
 
 
 @cache
