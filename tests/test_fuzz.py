@@ -36,7 +36,7 @@ def test_faults_once_found_stay_mended(name: str, path: Path) -> None:
     TARGETS[name](path.read_bytes())
 
 
-def test_the_corpus_belongs_to_known_doors() -> None:
+def test_the_corpus_belongs_to_known_targets() -> None:
     from support.fuzzing import CORPUS
 
     assert {path.name for path in CORPUS.iterdir()} <= set(TARGETS)

@@ -332,7 +332,7 @@ def worked(place: Path, ask: AskOptions, decide: DecisionOptions = PLAIN) -> lis
     return rows
 
 
-def test_every_door_refuses_unfamiliar_pictures_before_asking(place: Path, tmp_path: Path) -> None:
+def test_every_interface_refuses_unfamiliar_pictures_before_asking(place: Path, tmp_path: Path) -> None:
     expected = [verdict.name for verdict in judged(place, DecisionOptions(unfamiliar="refuse"))]
     assert expected == [f"{place}.png" for place in PICTURES]
     why = "a colour picture 1.33 times as wide as high; the labelled pictures are grey and square"
@@ -606,7 +606,7 @@ def test_without_an_option_there_is_no_such_effect(paid: Paid, tmp_path: Path) -
         assert by_model_score(paid, tmp_path, {"ledger": "off", name: value}) != drawn, name
 
 
-def test_what_one_door_paid_for_no_other_asks_again(paid: Paid, tmp_path: Path) -> None:
+def test_what_one_interface_paid_for_no_other_asks_again(paid: Paid, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.db"
     assert len(effect(by_model_score, paid, tmp_path, ledger).told) == COUNT
     for name, interface in (INTERFACES | PROCESSES).items():

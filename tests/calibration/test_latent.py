@@ -82,7 +82,7 @@ def test_pictures_add_up_to_the_same_in_any_order_and_any_parts(cuts: list[int],
     np.testing.assert_array_equal(total.counts, Cumulatives.count(noise).counts)
 
 
-def test_the_room_for_pictures_does_not_grow_with_their_number() -> None:
+def test_the_memory_for_pictures_does_not_grow_with_their_number() -> None:
     few, many = Cumulatives.count(mixed(10, 9)), Cumulatives.count(mixed(1000, 9))
     assert few.counts.nbytes == many.counts.nbytes
     assert (many.pictures, many.draws) == (1000, 9)

@@ -286,7 +286,7 @@ def test_every_view_of_the_general_panel_has_a_word(view: object) -> None:
     assert adjective(str(view)) not in ("", "changed", "unchanged")
 
 
-def test_a_plan_without_a_profile_needs_more_pictures_the_less_room_there_is() -> None:
+def test_a_plan_without_a_profile_needs_more_pictures_the_smaller_the_margin() -> None:
     labels = [need.labels for need in planning.guesses(Claim(0.02))]
     assert labels == sorted(labels)
     assert labels[0] < planning.guesses(Claim(0.01))[0].labels

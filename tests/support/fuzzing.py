@@ -546,7 +546,7 @@ KEYS = dict.fromkeys(
 )
 
 
-def preset_door(name: str) -> Target:
+def preset_target(name: str) -> Target:
     """The target of a preset, fed with replies of all of them."""
     description = f"preset = {json.dumps(name)}\nlabels = ['cat', 'dog']\n[values]\n" + _toml(PLACES)
     return Target(labelled_by(description), replies(*PRESET_REPLIES))
@@ -588,7 +588,7 @@ def told_of_model(data: bytes) -> None:
     classifier.prepare(np.zeros((8, 8, 3), np.uint8))
 
 
-def aws_door(text: str) -> Callable[[bytes], object]:
+def aws_target(text: str) -> Callable[[bytes], object]:
     """Its requests are signed in a thread, so they need a loop."""
     made = cache(lambda: described(text))
 
@@ -701,13 +701,13 @@ TARGETS: dict[str, Target] = {
     ),
     "reply-anthropic": Target(labelled_by('connector = "anthropic"\n' + TALK), replies(MESSAGE)),
     "reply-rekognition": Target(
-        aws_door('connector = "rekognition"\n' + AWS), replies(DETECTED, AMAZON_TROUBLE, headers="x-amzn-requestid:1")
+        aws_target('connector = "rekognition"\n' + AWS), replies(DETECTED, AMAZON_TROUBLE, headers="x-amzn-requestid:1")
     ),
     "reply-sagemaker": Target(
-        aws_door('connector = "sagemaker"\nendpoint = "e"\nlabel = "[].label"\nscore = "[].score"\n' + AWS),
+        aws_target('connector = "sagemaker"\nendpoint = "e"\nlabel = "[].label"\nscore = "[].score"\n' + AWS),
         replies([{"label": "cat", "score": 0.5}], {"Message": "no", "OriginalStatusCode": 500}),
     ),
-    **{f"reply-{name}": preset_door(name) for name in presets()},
+    **{f"reply-{name}": preset_target(name) for name in presets()},
     "reply-command": Target(
         printed, lambda: [b"\0some words\ncat\n\n---\n", b"\x4b\n---\nlater", b"\xf7\n---\nkilled"]
     ),

@@ -54,7 +54,7 @@ class Counted(NamedTuple):
     def plus(self, other: Counted) -> Counted:
         return Counted(*(one + more for one, more in zip(self, other, strict=True)))
 
-    def leaves_room(self, limits: Limits, price: int) -> bool:
+    def covers(self, limits: Limits, price: int) -> bool:
         """Whether the limits cover one more query at this price."""
         checks = zip(limits, self, (1, price, 1, price), strict=True)
         return all(most is None or not more or spent + more <= most for most, spent, more in checks)
@@ -159,9 +159,9 @@ class Model:
             return "elsewhere"
         who, counted = classifier_of(request.query), self.counted()
         short = []
-        if not counted[who].leaves_room(budgets.own[who], request.price):
+        if not counted[who].covers(budgets.own[who], request.price):
             short.append({query for query in self.in_flight() if classifier_of(query) == who})
-        if not counted[0].plus(counted[1]).leaves_room(budgets.total, request.price):
+        if not counted[0].plus(counted[1]).covers(budgets.total, request.price):
             short.append(self.in_flight())
         if short:
             return "later" if all(short) else "refused"

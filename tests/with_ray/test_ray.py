@@ -264,7 +264,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("options", ROWS)
-def test_every_decision_option_works_on_ray_as_at_any_door(
+def test_every_decision_option_works_on_ray_as_at_any_interface(
     cluster: str, judged: Path, tmp_path: Path, options: DecisionKeywords
 ) -> None:
     profile, pictures = judged / "profile.json", judged / "pictures"
@@ -276,7 +276,7 @@ def test_every_decision_option_works_on_ray_as_at_any_door(
     check([told[verdict.name] for verdict in expected], expected)
 
 
-def test_a_table_of_prices_works_on_ray_as_at_any_door_and_a_batch_is_refused(
+def test_a_table_of_prices_works_on_ray_as_at_any_interface_and_a_batch_is_refused(
     cluster: str, tmp_path: Path, database: str
 ) -> None:
     house = HOUSES["openai"]()
