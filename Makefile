@@ -19,7 +19,7 @@ test: # sets everything up and runs the tests
 	@sh tools/browser.sh & $(MAKE) --no-print-directory $(VENV)/.installed-test && wait
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 3 --dist worksteal
 
-test-fast: $(VENV)/.installed-test # the tests that take less than half a second each
+test-fast: $(VENV)/.installed-test # the tests that take less than a fifth of a second each
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 check: $(VENV)/.installed-dev $(VENV)/actionlint # linters, types, import contracts, walks, links, spelling

@@ -88,10 +88,8 @@ def bare(told: Votes) -> Votes:
     return Votes(told.names, told.panel, told.vocabulary, told.base, told.views, told.classes)
 
 
-def profiled(
-    n_selection: Collected, calibrator: Calibrator | None = None, description: str = "python:zoo:label"
-) -> Profile:
-    return fitting.learn(n_selection, calibrator or Jury(), description)
+def profiled(taught: Collected, calibrator: Calibrator | None = None, description: str = "python:zoo:label") -> Profile:
+    return fitting.learn(taught, calibrator or Jury(), description)
 
 
 def inputs(tested: Collected, profile: Profile, **more: object) -> ReportInputs:
