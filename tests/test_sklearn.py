@@ -127,6 +127,7 @@ def test_classes_have_the_type_of_the_labels(kind: type) -> None:
     assert model.score(images, labels) > 0.9
 
 
+@pytest.mark.slow
 def test_prediction_sets_hold_the_truth_as_often_as_was_asked() -> None:
     images, labels = pictures(600)
     model = lt.LookTwice(brightest, views="gaussian:0.1*4", coverage=0.8).fit(images[:300], labels[:300])
@@ -144,6 +145,7 @@ def test_prediction_sets_hold_the_truth_as_often_as_was_asked() -> None:
         model.predict_set(images, 1.5)
 
 
+@pytest.mark.slow
 def test_a_saved_profile_gives_the_same_verdicts(tmp_path: Path) -> None:
     images, labels = pictures(60)
     model = lt.LookTwice(brightest, views="rotation:10*3", seed=7).fit(images, labels)
@@ -160,6 +162,7 @@ def test_the_profile_decides_the_views_and_the_seed_once_there_is_one() -> None:
     assert model.set_params(seed=8, views="mirror").predict_proba(images) == pytest.approx(before)
 
 
+@pytest.mark.slow
 def test_pictures_may_be_files_and_of_any_size(tmp_path: Path) -> None:
     images, labels = pictures(30)
     from PIL import Image
@@ -178,6 +181,7 @@ def test_pictures_may_be_files_and_of_any_size(tmp_path: Path) -> None:
     assert len(model.predict([paths[0], paths[0]])) == 2
 
 
+@pytest.mark.slow
 def test_async_and_batch_functions_are_classifiers_too() -> None:
     images, labels = pictures(40)
 
@@ -403,6 +407,7 @@ def test_a_function_of_a_module_is_known_by_its_source_in_every_process() -> Non
 # scikit-learn and what builds on it -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_it_can_be_cloned_searched_and_pickled() -> None:
     images, labels = pictures(120)
     model = lt.LookTwice(brightest, views="gaussian:0.1*4", calibrator="probit", seed=3)
@@ -429,6 +434,7 @@ def test_a_connected_classifier_is_shared_and_stays_usable(tmp_path: Path) -> No
         assert server.stats()["requests"] == 40
 
 
+@pytest.mark.slow
 def test_it_works_in_a_pipeline() -> None:
     images, labels = pictures(60)
     upright = lt.LookTwice(brightest, views="gaussian:0.1*4", calibrator="probit").fit(images, labels)
@@ -439,6 +445,7 @@ def test_it_works_in_a_pipeline() -> None:
     assert turned.predict_proba(images[:, ::-1]) == pytest.approx(upright.predict_proba(images))
 
 
+@pytest.mark.slow
 def test_its_probabilities_can_be_calibrated_once_more() -> None:
     images, labels = pictures(150)
     model = lt.LookTwice(brightest, views="gaussian:0.1*4", calibrator="probit")
@@ -449,6 +456,7 @@ def test_its_probabilities_can_be_calibrated_once_more() -> None:
         assert calibrated.score(images, labels) > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefit", [True, False])
 def test_mapie_makes_sets_of_it(prefit: bool) -> None:
     images, labels = pictures(400)
@@ -504,6 +512,7 @@ CANNOT_HOLD = {
 }
 
 
+@pytest.mark.slow
 def test_it_passes_the_checks_of_scikit_learn_but_those_that_cannot_hold() -> None:
     checks = check_estimator(Rows(), expected_failed_checks=CANNOT_HOLD, on_skip=None, on_fail=None)
     failed = {result["check_name"]: result["exception"] for result in checks if result["status"] == "failed"}
