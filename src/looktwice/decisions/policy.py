@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import lru_cache
 from typing import Literal, NamedTuple, Self, TypedDict, cast, get_args
 
 import numpy as np
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from looktwice.calibration import (
     ANY,
-    MISSING,
     NEVER,
     AdaptiveJury,
     Answers,
@@ -22,6 +21,7 @@ from looktwice.calibration import (
     Claim,
     Floats,
     Jury,
+    RankedList,
     Row,
     SetKind,
     SetMaker,
@@ -346,40 +346,22 @@ def agreement_bin(agree: int, asked: int, views: int) -> int:
 
 
 def _rounds(adaptive: Adaptive, profile: Profile) -> Rounds:
-    """Ask further views one by one after the first round, until the stopping rule is met.
-
-    Without scores the decision depends only on which answers agree (and on the labels, with a confusion step), so it is
-    cached.
-    """
-    calibrator, vocabulary, classes = adaptive.restored_calibrator(), profile.vocabulary, profile.classes
+    """Ask further views one by one after the first round, until the stopping rule is met."""
+    calibrator = adaptive.restored_calibrator()
     views = len(calibrator.juries) - 1
     panel, unsayable = tuple(map(str, range(views))), profile.unsayable[: 1 + views]
     scored = any(jury.scored for jury in calibrator.juries)
-    confused = any(jury.confusion for jury in calibrator.members())
-    known = {label: code for code, label in enumerate(vocabulary) if confused}
 
-    def further(votes: Votes, asked: int) -> int:
-        return int(asked < views and calibrator.confidence(votes)[0] < adaptive.enough[asked])
+    @lru_cache(maxsize=10_000)  # without scores, most pictures have the same answers as another
+    def further(base: str | None, answers: tuple[str | None, ...], lists: tuple[RankedList, ...]) -> int:
+        missing = views - len(answers)
+        if not missing:
+            return 0
+        padded = Row("", base, (*answers, *[None] * missing), lists=(*lists, *[()] * missing) if lists else ())
+        votes = replace(Votes.collect([padded], panel, profile.vocabulary, profile.classes), unsayable=unsayable)
+        return int(calibrator.confidence(votes)[0] < adaptive.enough[len(answers)])
 
-    @cache
-    def by_agreement(base: int, *codes: int) -> int:
-        padded = np.full((1, views), MISSING, np.int32)
-        padded[0, : len(codes)] = codes
-        words = tuple(map(str, range(max(len(known), base + 1, *(code + 1 for code in codes)))))
-        votes = Votes(("",), panel, words, np.array([base], np.int32), padded, max(classes, len(words)))
-        return further(votes, len(codes))
-
-    def more(row: Row) -> int:
-        if (scored and row.lists) or unsayable:
-            missing = views - len(row.views)
-            lists = (*row.lists, *[()] * missing) if row.lists else ()
-            padded = replace(row, views=(*row.views, *[None] * missing), lists=lists)
-            votes = replace(Votes.collect([padded], panel, vocabulary, classes), unsayable=unsayable)
-            return further(votes, len(row.views))
-        codes = dict(known)
-        return by_agreement(*(codes.setdefault(v, len(codes)) if v else MISSING for v in (row.base, *row.views)))
-
-    return Rounds(adaptive.first, more)
+    return Rounds(adaptive.first, lambda row: further(row.base, row.views, row.lists if scored else ()))
 
 
 SHARES = ("level", "coverage", "false_alarms")
