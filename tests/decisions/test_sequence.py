@@ -77,12 +77,6 @@ def test_a_sequence_stops_at_the_first_confidence_that_is_enough(enough: list[fl
         assert asked == len(sources) or row[asked - 1] >= enough[asked - 1]
 
 
-def test_a_sequence_needs_a_confidence_after_each_source_but_the_last() -> None:
-    for sources, enough in (((), ()), ((CHEAP,), (0.5,)), ((CHEAP, DEAR), ())):
-        with pytest.raises(DataError, check=coded("data-invalid")):
-            Sequence(sources, enough)
-
-
 def test_a_point_is_on_the_frontier_if_nothing_cheaper_is_about_as_good() -> None:
     kept = frontier(points((1, 0.5), (2, 0.499), (3, 0.3), (4, 0.4), (5, 0.29)))
     assert [point.price for point in kept] == [1, 3, 5]

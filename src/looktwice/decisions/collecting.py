@@ -163,7 +163,6 @@ async def collect(
     in_turn = [row async for row in engine.ask([pictures[place] for place in order], panel, rounds, screen)]
     in_order = [affordable(row) for _, row in sorted(zip(order, in_turn, strict=True), key=lambda one: one[0])]
     rows = [row for row in in_order if isinstance(row, Row)]
-    unscored = [row for row in in_order if isinstance(row, Unscored)]
     # By their order and not by name, which pictures of two folders may share.
     asked = [picture for picture, row in zip(pictures, in_order, strict=True) if isinstance(row, Row)]
     kept = [picture for picture in asked if picture.truth is not None or picture.excluded]
@@ -171,19 +170,28 @@ async def collect(
     silent = _unsayable(engine, panel, votes.vocabulary) if len(channels) > 1 else ()
     votes = replace(votes, classes=_classes(votes, kept), unsayable=silent)
     votes = labelled_votes(votes, kept) if len(kept) == len(rows) else votes
-    first = described(channels[0])
+    return collected(engine, panel, in_order, votes)
+
+
+def collected(
+    engine: QueryEngine, panel: Panel, rows: Sequence[Row | Unscored], votes: Votes, kind: AnswerKind = "label"
+) -> Collected:
+    """Combine the votes of these rows with what describes their pictures and classifiers."""
+    channel = _asked(engine, panel)[0]
+    first, answered = described(channel), [row for row in rows if isinstance(row, Row)]
     return Collected(
         votes,
-        tuple(unscored),
+        tuple(row for row in rows if isinstance(row, Unscored)),
         panel,
         first.fingerprint,
         engine.settings.seed,
         first.renames,
-        similar=similar(rows),
-        descriptors={row.digest: row.descriptor for row in rows if row.descriptor is not None},
+        similar=similar(answered),
+        descriptors={row.digest: row.descriptor for row in answered if row.descriptor is not None},
         working_size=first.working_size,
         reading=first.reading,
-        described_at=channels[0].settings.limits.working_size,
+        described_at=channel.settings.limits.working_size,
+        kind=kind,
     )
 
 

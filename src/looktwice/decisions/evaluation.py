@@ -239,20 +239,12 @@ def powered_accuracy(collected: Collected, outcome: Outcome, verdicts: Iterable[
     return PoweredAccuracy(*powered, labels=len(outcome.correct), unlabelled=len(others))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Evaluation:
-    """The evaluation of a profile on held-out labelled pictures."""
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """The part of an evaluation shared by labels and tags."""
 
     profile: Profile
-    policy: Policy
     collected: Collected
-    results: tuple[Result, ...]
-    """The results of the profile's calibrator and of the baselines."""
-    guarantees: Guarantees
-    outcome: Outcome
-    """Label, confidence and correctness of every distinct picture, or of a uniform subsample."""
-    accuracy: PoweredAccuracy | None = None
-    """The estimated accuracy, if verdicts about unlabelled pictures were given."""
 
     @property
     def fitted(self) -> int:
@@ -262,14 +254,32 @@ class Evaluation:
     def title(self) -> str:
         """A phrase that describes the evaluated pictures."""
         overlap = f", {self.fitted} of which took part in fitting" if self.fitted else " that took no part in fitting"
-        count = len(self.outcome.label)
+        count = len(self.collected.labelled().evenly())
         return f"On {count} picture{'s' * (count != 1)}{overlap}"
+
+    def warnings(self) -> list[str]:
+        """A warning if the figures are too optimistic."""
+        warning = "Too optimistic: the profile was fitted on some of these pictures. Evaluate it on others."
+        return [warning] if self.fitted else []
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation(Evaluated):
+    """The evaluation of a profile on held-out labelled pictures."""
+
+    policy: Policy
+    results: tuple[Result, ...]
+    """The results of the profile's calibrator and of the baselines."""
+    guarantees: Guarantees
+    outcome: Outcome
+    """Label, confidence and correctness of every distinct picture, or of a uniform subsample."""
+    accuracy: PoweredAccuracy | None = None
+    """The estimated accuracy, if verdicts about unlabelled pictures were given."""
 
     def lines(self) -> list[str]:
         """Guarantees and accuracy, as sentences."""
-        warning = "Too optimistic: the profile was fitted on some of these pictures. Evaluate it on others."
         powered = [self.accuracy.sentence()] if self.accuracy else []
-        return [*([warning] if self.fitted else []), *self.guarantees.lines(), *powered]
+        return [*self.warnings(), *self.guarantees.lines(), *powered]
 
     def record(self) -> dict[str, object]:
         """The figures for JSON; `accuracy` only if verdicts about unlabelled pictures were given."""
@@ -324,4 +334,4 @@ def evaluate(
     named = replace(outcome, name=STOPPING) if isinstance(calibrator, AdaptiveJury) else outcome
     results = tuple(Result.from_outcome(each) for each in (*baselines(labelled, profile), named))
     accuracy = None if unlabelled is None else powered_accuracy(collected, outcome, unlabelled)
-    return Evaluation(profile, policy, collected, results, guarantees(collected, policy), outcome, accuracy)
+    return Evaluation(profile, collected, policy, results, guarantees(collected, policy), outcome, accuracy)

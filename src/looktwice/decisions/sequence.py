@@ -93,12 +93,6 @@ class Sequence:
     enough: tuple[float, ...] = ()
     """The confidence at which asking stops after each source but the last."""
 
-    def __post_init__(self) -> None:
-        if not self.sources or len(self.enough) != len(self.sources) - 1:
-            raise DataError(
-                f"{len(self.sources)} sources need {len(self.sources) - 1} stopping confidences, not {len(self.enough)}"
-            )
-
     def __str__(self) -> str:
         steps = [f"{source} until {level:.3f}" for source, level in zip(self.sources, self.enough, strict=False)]
         return ", then ".join([*steps, str(self.sources[-1])])

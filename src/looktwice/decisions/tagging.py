@@ -26,16 +26,17 @@ from looktwice.calibration import (
 )
 from looktwice.decisions import collecting
 from looktwice.decisions.collecting import Collected, OnCollected
+from looktwice.decisions.evaluation import Evaluated
 from looktwice.decisions.monitoring import Familiarity
 from looktwice.decisions.policy import MOST_COUNTED, TagPolicy, tag_bin
 from looktwice.decisions.profile import DIGEST_DIGITS, Profile, ProfileClassifier, tag_votes
 from looktwice.decisions.results import HeldOut
-from looktwice.engine import NO_SCREEN, QueryEngine, Screen, Unscored
+from looktwice.engine import NO_SCREEN, QueryEngine, Screen
 from looktwice.errors import FitError, few
 from looktwice.files import join_tags, split_tags
 from looktwice.images import Image, Picture
 from looktwice.plots import Drawing, figures, notebook
-from looktwice.views import At, Base, Panel, renderer
+from looktwice.views import Panel, renderer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,11 +49,6 @@ RENEWED = 50
 """The minimum number of further pictures with which a repair may refit a jury."""
 PRECISION = 0.95
 """The precision at which recall is reported."""
-
-
-def everything(others: Sequence[str], views: Panel) -> Panel:
-    """The panel of these views and of the base answers of the other classifiers, given by name."""
-    return Panel((*(At(name, Base()) for name in others), *views))
 
 
 async def fit(
@@ -109,21 +105,8 @@ async def collect(
     answered = [(picture, row) for picture, row in zip(pictures, rows, strict=True) if isinstance(row, Row)]
     truths = [join_tags(sorted(picture.tags)) for picture, _ in answered if picture.tags is not None]
     votes = Votes.collect([row for _, row in answered], tuple(map(str, panel)), truths)
-    first, channel = collecting.described(engine.first), engine.first
-    return Collected(
-        votes.labelled(truths) if len(truths) == len(votes) else votes,
-        tuple(row for row in rows if isinstance(row, Unscored)),
-        panel,
-        first.fingerprint,
-        engine.settings.seed,
-        first.renames,
-        similar=collecting.similar([row for _, row in answered]),
-        descriptors={row.digest: row.descriptor for _, row in answered if row.descriptor is not None},
-        working_size=first.working_size,
-        reading=first.reading,
-        described_at=channel.settings.limits.working_size,
-        kind="tags",
-    )
+    votes = votes.labelled(truths) if len(truths) == len(votes) else votes
+    return collecting.collected(engine, panel, rows, votes, kind="tags")
 
 
 def learn(collected: Collected, asked: Sequence[ProfileClassifier]) -> Profile:
@@ -325,12 +308,10 @@ def _share(values: Bools) -> float | None:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TagEvaluation:
+class TagEvaluation(Evaluated):
     """The evaluation of a tag profile on held-out labelled pictures."""
 
-    profile: Profile
     policy: TagPolicy
-    collected: Collected
     probability: Floats
     """(n, T): the probability of each tag of the profile, for every distinct picture."""
     truths: Bools
@@ -341,20 +322,9 @@ class TagEvaluation:
         """The figures."""
         return scores(self.probability, self.truths, self.policy)
 
-    @property
-    def fitted(self) -> int:
-        """The number of evaluated pictures that the profile was fitted on; these make the figures too optimistic."""
-        return self.profile.count_fitted(self.collected.labelled().digests)
-
-    def title(self) -> str:
-        """A phrase that describes the evaluated pictures."""
-        overlap = f", {self.fitted} of which took part in fitting" if self.fitted else " that took no part in fitting"
-        return f"On {len(self.truths)} picture{'s' * (len(self.truths) != 1)}{overlap}"
-
     def lines(self) -> list[str]:
         """The overall results as sentences, with a warning if they are too optimistic."""
-        warning = "Too optimistic: the profile was fitted on some of these pictures. Evaluate it on others."
-        return [*([warning] if self.fitted else []), self.scores.sentence()]
+        return [*self.warnings(), self.scores.sentence()]
 
     def record(self) -> dict[str, object]:
         """The figures for JSON."""
@@ -399,4 +369,4 @@ async def evaluate(
     check_truths({tag for picture in pictures for tag in picture.tags or ()}, profile.vocabulary)
     collected = await collect(engine, pictures, policy.panel, policy.screen())
     labelled = labelled_tags(collected.labelled(), profile)
-    return TagEvaluation(profile, policy, collected, policy.jury.probability(labelled), labelled.truths)
+    return TagEvaluation(profile, collected, policy, policy.jury.probability(labelled), labelled.truths)

@@ -17,7 +17,7 @@ from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from threading import Lock
@@ -30,7 +30,7 @@ from looktwice.classifiers import AnswerKind
 from looktwice.decisions.verdict import AnyVerdict, PictureVerdict, TagVerdict, Verdict
 from looktwice.engine import Cause, Unscored
 from looktwice.errors import DataError, LookTwiceError
-from looktwice.images import Image, Picture, Stamp, WorkingSize
+from looktwice.images import Picture, Stamp, WorkingSize
 
 JsonSchema = dict[str, Any]
 FIRST = ("name", "label", "confidence", "low", "high", "yes", "review", "decision", "held")
@@ -69,20 +69,6 @@ SETTLED = 1.0
 coarse."""
 NOWHERE = -1
 _VERDICT: TypeAdapter[AnyVerdict] = TypeAdapter(Annotated[AnyVerdict, Field(discriminator="kind")])
-
-
-@dataclass(frozen=True, slots=True)
-class _Watched:
-    """Takes the stamp of a file before it is read, so that the stamp never refers to newer pixels."""
-
-    picture: Picture
-    stamps: dict[str, Stamp | None]
-
-    def image(self, name: str, size: WorkingSize | None = None) -> Image:
-        stamp = self.picture.stamp()
-        settled = stamp and max(stamp[:2]) / 1e9 < time.time() - SETTLED
-        self.stamps.setdefault(name, stamp if settled else None)
-        return self.picture.image(size)
 
 
 class ScoreFile:
@@ -140,8 +126,15 @@ class ScoreFile:
         return (from_record(line) for place, line in enumerate(self._lines()) if self.done(place))
 
     def watched(self, pictures: Iterable[Picture]) -> Iterator[Picture]:
-        """The pictures to ask about; their stamps are kept until their verdicts arrive."""
-        return (replace(picture, source=_Watched(picture, self._stamps)) for picture in pictures)
+        """The pictures to ask about.
+
+        Their stamps are taken before they are read, and kept until their verdicts arrive.
+        """
+        for picture in pictures:
+            stamp = picture.stamp()
+            settled = stamp and max(stamp[:2]) / 1e9 < time.time() - SETTLED
+            self._stamps[picture.name] = stamp if settled else None
+            yield picture
 
     def add(self, verdict: AnyVerdict) -> None:
         """Append a verdict."""

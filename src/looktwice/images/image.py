@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol, cast, overload
 
@@ -98,19 +99,16 @@ class Image:
         height, width, _ = self.pixels.shape
         return f"area {width}x{height}" if self.original_size else ""
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """32 hex digits that identify the picture at any working size; computed on first use.
 
         The digest depends only on the shape and the pixels, or on the bytes of a file that was never decoded in full.
         """
-        if "digest" not in self.__dict__:
-            height, width, _ = self.pixels.shape
-            state = hashlib.blake2b(f"image {height} {width}\n".encode(), digest_size=16)
-            state.update(self.pixels.data)
-            self.__dict__["digest"] = state.hexdigest()
-        known: str = self.__dict__["digest"]
-        return known
+        height, width, _ = self.pixels.shape
+        state = hashlib.blake2b(f"image {height} {width}\n".encode(), digest_size=16)
+        state.update(self.pixels.data)
+        return state.hexdigest()
 
     def described(self) -> Floats:
         """(len(NAMES),): the descriptor of the image."""
