@@ -22,9 +22,10 @@ from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from looktwice.calibration import MISSING, Counts, Floats, Votes, check_share
+from looktwice.decisions.results import Count, Part
 from looktwice.errors import DataError
 from looktwice.images import NAMES, PLACES, Image, WorkingSize, descriptor
 
@@ -78,10 +79,8 @@ COMPARED = {
 """The words for each feature if it is lower, or higher, than in the labelled pictures."""
 
 
-class Familiarity(BaseModel):
+class Familiarity(Part):
     """A test of whether pictures are like the labelled ones; a part of a profile that contains no pictures."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     descriptor: Literal[1] = 1
     """The version of the list of descriptor components."""
@@ -107,13 +106,6 @@ class Familiarity(BaseModel):
         ranked = descriptors[mixed[half : half + RANKED]]
         distances = np.sort(cls.model_construct(neighbours=packed).distance(ranked))
         return cls(neighbours=packed, distances=tuple(distances.tolist()), size=size)
-
-    def __eq__(self, other: object) -> bool:
-        """Compare fields only, not derived values."""
-        return isinstance(other, Familiarity) and self.model_dump() == other.model_dump()
-
-    def __hash__(self) -> int:
-        return hash((self.neighbours, self.distances))
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -184,8 +176,7 @@ class Familiarity(BaseModel):
     def because(self, descriptor: Floats) -> str:
         """A sentence on how a picture differs from the labelled ones."""
         away = (descriptor - self._middle) / self._unit
-        kind = self._kind(descriptor, away)
-        if kind:
+        if kind := self._kind(descriptor, away):
             return kind
         standing = sorted(COMPARED, key=lambda name: -abs(away[PLACES[name]]))
         words = [COMPARED[name][int(away[PLACES[name]] > 0)] for name in standing if abs(away[PLACES[name]]) > OUTSIDE]
@@ -197,9 +188,8 @@ class Familiarity(BaseModel):
         """The colour, shape and resolution of the picture, where they differ from those of the labelled ones."""
         picture, own, usual, middle = "a picture", list[str](), list[str](), self._middle
         grey = bool(np.quantile(self._rows[:, PLACES["saturation"]], 0.95) <= GREY)
-        tones = [_tone(descriptor[PLACES["saturation"]] <= GREY), _tone(grey)]
-        if tones[0] != tones[1] and abs(away[PLACES["saturation"]]) > OUTSIDE:
-            picture, usual = f"a {tones[0]} picture", ["grey" if grey else "in colour"]
+        if (descriptor[PLACES["saturation"]] <= GREY) != grey and abs(away[PLACES["saturation"]]) > OUTSIDE:
+            picture, usual = ("a colour picture", ["grey"]) if grey else ("a grey picture", ["in colour"])
         alike = self._rows[:, [PLACES["side"], PLACES["aspect"]]].std(axis=0).max() < FINEST
         about = "" if alike else "about "
         if abs(away[PLACES["aspect"]]) > OUTSIDE:
@@ -243,10 +233,6 @@ class Familiarity(BaseModel):
         return whitened
 
 
-def _tone(grey: bool) -> str:
-    return "grey" if grey else "colour"
-
-
 def _shape(descriptor: Floats) -> str:
     aspect = descriptor[PLACES["aspect"]]
     ratio = f"{2 ** abs(aspect):.3g}"
@@ -268,12 +254,10 @@ Kind = tuple[str, str]
 `8/1`."""
 
 
-class AnswerKinds(BaseModel):
+class AnswerKinds(Part):
     """The frequencies of kinds of answers among the labelled pictures; a part of a profile."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    views: Annotated[int, Field(ge=0)]
+    views: Count
     """The number of leading views of the panel that are used."""
     seen: dict[str, dict[str, Annotated[int, Field(ge=1, lt=2**31)]]]
     """For each label, the number of pictures with it, by agreeing views and distinct labels, written as `8/1`."""
@@ -304,8 +288,8 @@ class AnswerKinds(BaseModel):
         with the same kind and label, plus a small term for the same kind with any label. The p-value is the share of
         pictures, including the new one, whose answers are no more frequent than its own (full conformal prediction).
         """
-        answered, table = kinds(votes.under(range(self.views))), self._table()
-        known = {kind: _p_value(*table, *kind) for kind in set(answered)}
+        answered = kinds(votes.under(range(self.views)))
+        known = {kind: self._p_value(*kind) for kind in set(answered)}
         return np.array([known[kind] for kind in answered], np.float64)
 
     def because(self, votes: Votes, row: int) -> str:
@@ -320,16 +304,22 @@ class AnswerKinds(BaseModel):
         often = f"{times} of" if times else "none of"
         return f"{how}, as with {often} the {sum(among.values())} labelled pictures with this label"
 
-    def _table(self) -> tuple[dict[str, int], dict[str, int], Counts]:
-        """Indices of labels and kinds, and a contingency table of pictures, padded with an empty row and column."""
-        labels = {label: row for row, label in enumerate(self.seen)}
-        among = dict.fromkeys(kind for by_kind in self.seen.values() for kind in by_kind)
-        columns = {kind: column for column, kind in enumerate(among)}
-        count = np.zeros((len(labels) + 1, len(columns) + 1), np.int64)
-        for label, by_kind in self.seen.items():
-            for kind, times in by_kind.items():
-                count[labels[label], columns[kind]] = times
-        return labels, columns, count
+    @cached_property
+    def _table(self) -> tuple[list[str], list[str], Counts]:
+        """Labels, kinds, and a contingency table of pictures, padded with an empty row and column."""
+        labels, among = list(self.seen), list(dict.fromkeys(kind for by_kind in self.seen.values() for kind in by_kind))
+        count = [[by_kind.get(kind, 0) for kind in (*among, "")] for by_kind in (*self.seen.values(), {})]
+        return labels, among, np.array(count, np.int64)
+
+    def _p_value(self, label: str, kind: str) -> float:
+        """The p-value of one kind of answers, which is added to the table of observed kinds."""
+        labels, among, table = self._table
+        count = table.copy()
+        cell = labels.index(label) if label in labels else -1, among.index(kind) if kind in among else -1
+        count[cell] += 1
+        of_label, of_kind = count.sum(axis=1, keepdims=True), count.sum(axis=0)
+        common = (of_label / (of_label + 1) * (count + of_kind / count.sum())).round(9)
+        return float(count[common <= common[cell]].sum() / count.sum())
 
 
 def kinds(votes: Votes) -> list[Kind]:
@@ -339,15 +329,6 @@ def kinds(votes: Votes) -> list[Kind]:
     labels = 1 + (np.diff(np.sort(answers, axis=1)) != 0).sum(axis=1)
     words = (votes.vocabulary[code] for code in votes.base.tolist())
     return [(word, f"{k}/{d}") for word, k, d in zip(words, agree, labels.tolist(), strict=True)]
-
-
-def _p_value(labels: dict[str, int], columns: dict[str, int], count: Counts, label: str, kind: str) -> float:
-    """The p-value of one kind of answers, given the table of observed kinds."""
-    count, cell = count.copy(), (labels.get(label, -1), columns.get(kind, -1))
-    count[cell] += 1
-    of_label, of_kind = count.sum(axis=1, keepdims=True), count.sum(axis=0)
-    common = (of_label / (of_label + 1) * (count + of_kind / count.sum())).round(9)
-    return float(count[common <= common[cell]].sum() / count.sum())
 
 
 # Drift ----------------------------------------------------------------------------------------------------------------

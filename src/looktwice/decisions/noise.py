@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from looktwice import files
 from looktwice.calibration import Cumulative, Gaussian, Transfer
 from looktwice.calibration.latent import Cumulatives, Margins, Noise, Reading, describe, read
 from looktwice.decisions.onnx_features import OnnxModel, open_onnx
+from looktwice.decisions.results import Part
 from looktwice.errors import DataError, ImageError, ViewError, shown
 from looktwice.images import Image, Picture
 from looktwice.views import RENDERER, Panel, View, base_question, parse, questions, render
@@ -167,10 +168,8 @@ def _probe(model: OnnxModel, views: Sequence[View], draws: int, seed: int, pictu
 # The file -----------------------------------------------------------------------------------------------------------
 
 
-class NoiseFile(BaseModel):
+class NoiseFile(Part):
     """The noise measured on an open model, with the settings of the measurement; plain JSON."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_version: Literal[1] = 1
     looktwice: str = Field(default_factory=lambda: version("looktwice"))

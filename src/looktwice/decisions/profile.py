@@ -173,9 +173,7 @@ class Profile(Part):
             return None
         allowed = [stopping for stopping in known if stopping.price <= price and stopping.queries <= queries]
         if not allowed:
-            least = (
-                f"; its cheapest option takes {known[0].queries:.3g} queries at {known[0].price:.3g}" if known else ""
-            )
+            least = f"; its cheapest takes {known[0].queries:.3g} queries at {known[0].price:.3g}" if known else ""
             limits = [("--max-price", max_price), ("--max-queries", max_queries)]
             wanted = [word for name, limit in limits if limit is not None for word in (name, f"{limit:g}")]
             described = [word for _, text in self.described() for word in ("-c", text)]

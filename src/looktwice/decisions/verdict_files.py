@@ -157,7 +157,7 @@ class ScoreFile:
             with self._writing():
                 self._file.flush()
             with files.atomic(self._out) as part:
-                rows = (list(record.values()) for record in self._records(unscored))
+                rows = (list(row.values()) for row in self._records(unscored))
                 files.write_table(part, self._out.suffix, COLUMNS_OF[self._kind], rows)
             if not self.missing():
                 self._part.unlink()
