@@ -18,7 +18,7 @@ from looktwice.labelling.session import LabellingSession
 from looktwice.model import LookTwiceError, Picture, WorkingSize, encode_jpeg, encode_png
 from looktwice.model.runs import run as run_async
 from looktwice.service import Place, ServiceLimits, bodies
-from looktwice.service.app import PageFiles, add_refusals
+from looktwice.service.app import add_refusals, page_files
 from looktwice.service.bodies import Refusal
 from looktwice.service.guards import Counters, Guard, Tokens, check_address
 from looktwice.service.server import answer, listen
@@ -76,8 +76,8 @@ def build(session: LabellingSession, work: Work, tokens: Tokens, names: tuple[st
         await session.close()
 
     app = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None)
-    shared = PageFiles.named(HERE.parent / "service" / "page")
-    page = PageFiles.named(HERE / "page", "label.html") | {path: shared[path] for path in SHARED}
+    shared = page_files(HERE.parent / "service" / "page")
+    page = page_files(HERE / "page", "label.html") | {path: shared[path] for path in SHARED}
     for path, file in page.items():
         app.add_route(path, file)
     _Routes(session, work).add_to(app)

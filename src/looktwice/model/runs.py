@@ -108,11 +108,9 @@ async def show_bar(engine: QueryEngine, total: int | None, spending: Spending) -
         task = bar.add_task("", total=total, text="")
 
         def update() -> None:
-            done, expected, left = _stage(engine, total)
-            bar.update(task, completed=done, total=expected)
-            parts = [f"{done:,}/{expected:,}" if expected else f"{done:,}", *spending.words(), *left]
-            line = " · ".join([*parts, _line(engine, started)])
-            bar.update(task, text=line[: max(20, ERR.width - BAR - 2)])
+            done, expected = _stage(engine, total)
+            text = _status(engine, total, spending, started)[: max(20, ERR.width - BAR - 2)]
+            bar.update(task, completed=done, total=expected, text=text)
 
         await _repeated(update)
 
@@ -141,9 +139,7 @@ async def log_lines(engine: QueryEngine, total: int | None, spending: Spending) 
     started = time.monotonic()
     while True:
         await asyncio.sleep(10)
-        done, expected, left = _stage(engine, total)
-        of = f" of {expected}" if expected else ""
-        say(" · ".join([f"{done}{of} pictures", _line(engine, started), *spending.words(), *left]))
+        say(_status(engine, total, spending, started))
 
 
 async def log_json(engine: QueryEngine, total: int | None, _: Spending) -> None:
@@ -156,22 +152,23 @@ async def log_json(engine: QueryEngine, total: int | None, _: Spending) -> None:
         sys.stderr.write(json.dumps(line) + "\n")
 
 
-def _stage(engine: QueryEngine, total: int | None) -> tuple[int, int | None, list[str]]:
-    """The number of pictures done and expected in the current stage of a run, and the time left as text, if known."""
-    before, pictures, began = engine.stage
-    done, expected = engine.progress.pictures - before, pictures or total
-    if not expected or not done:
-        return done, expected, []
-    seconds = max(0, expected - done) * (time.monotonic() - began) / done
-    return done, expected, [f"{timedelta(seconds=round(seconds))} left"]
+def _stage(engine: QueryEngine, total: int | None) -> tuple[int, int | None]:
+    """The number of pictures done and expected in the current stage of a run."""
+    before, pictures, _ = engine.stage
+    return engine.progress.pictures - before, pictures or total
 
 
-def _line(engine: QueryEngine, started: float) -> str:
-    progress = engine.progress
+def _status(engine: QueryEngine, total: int | None, spending: Spending, started: float) -> str:
+    """The state of a run in one line, the most important first."""
+    progress, (done, expected), (*_, began) = engine.progress, _stage(engine, total), engine.stage
+    parts = [f"{done:,}/{expected:,} pictures" if expected else f"{done:,} pictures", *spending.words()]
+    if expected and done:
+        left = max(0, expected - done) * (time.monotonic() - began) / done
+        parts.append(f"{timedelta(seconds=round(left))} left")
+    sent = [f"{name} {channel.runner.progress.sent}" for name, channel in engine.channels.items()]
+    by_name = f"{', '.join(sent)}; " if len(sent) > 1 else ""
     speed = progress.answered / max(time.monotonic() - started, 1e-9)
-    by_name = [f"{name} {channel.runner.progress.sent}" for name, channel in engine.channels.items()]
-    each = f"{', '.join(by_name)}; " if len(by_name) > 1 else ""
-    parts = [f"{progress.sent} queries ({each}{speed:.0f}/s, {engine.in_flight} in flight)"]
+    parts.append(f"{progress.sent} queries ({by_name}{speed:.0f}/s, {engine.in_flight} in flight)")
     if progress.hits:
         parts.append(f"{progress.hits} from the ledger")
     if progress.retries:

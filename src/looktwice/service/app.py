@@ -7,7 +7,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -146,52 +146,53 @@ def build(settings: ServiceSettings) -> ASGIApp:
         responses=PROBLEMS,
         dependencies=[Depends(HTTPBearer(auto_error=False))] if settings.tokens.hashes else [],
     )
-    _Looking(looks, settings, metrics).add_to(app)
-    _add_profile(app, looks, settings)
-    _add_health(app, looks, metrics)
-    page = PageFiles.named(Path(__file__).parent / "page", "index.html")
+    _Routes(looks, settings, metrics).add_to(app)
+    page = page_files(Path(__file__).parent / "page", "index.html")
     for path, file in page.items():
         app.add_route(path, file, include_in_schema=False)
     add_refusals(app, metrics)
     return Guard(app, settings.limits, settings.tokens, settings.names, {*OPEN, *page}, metrics)
 
 
-class PageFiles(StaticFiles):
-    """The static files of a page, revalidated by the browser each time."""
+def page_files(folder: Path, index: str | None = None) -> dict[str, Callable[[Request], Awaitable[Response]]]:
+    """Routes of all files of a page by path, with `/` for the page; no other path is looked up on disk."""
+    files = StaticFiles(directory=folder)
 
-    @classmethod
-    def named(cls, folder: Path, index: str | None = None) -> dict[str, Callable[[Request], Awaitable[Response]]]:
-        """All files by path, with `/` for the page; no other path is looked up on disk."""
-        names = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
-        files = cls(directory=folder)
-        paths = ({"/": index} if index else {}) | {f"/page/{name}": name for name in names}
-        return {path: partial(files.reply, name) for path, name in paths.items()}
-
-    async def reply(self, name: str, request: Request) -> Response:
-        """One file, or 304 if the client has it already."""
-        response = await self.get_response(name, request.scope)
-        response.headers["cache-control"] = "no-cache"
+    async def reply(name: str, request: Request) -> Response:
+        response = await files.get_response(name, request.scope)
+        response.headers["cache-control"] = "no-cache"  # the browser asks each time whether it has changed
         return response
 
+    names = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
+    paths = ({"/": index} if index else {}) | {f"/page/{name}": name for name in names}
+    return {path: partial(reply, name) for path, name in paths.items()}
 
-class _Looking:
-    """The routes that return verdicts."""
+
+class _Routes:
+    """What the paths reply."""
 
     def __init__(self, looks: Looks, settings: ServiceSettings, metrics: Metrics) -> None:
         self._looks, self._settings, self._limits, self._metrics = looks, settings, settings.limits, metrics
-        self._model = settings.model
+        self._model, fitted = settings.model, settings.model.fitted()
+        self._figure = fitted.plot_reliability() if fitted.held_out.correct else NO_FIGURE
+        self._missing = settings.model.labels_missing(settings.decide)
         self._drawing = asyncio.Semaphore(2)  # because a large picture and its view take memory
 
     def add_to(self, app: FastAPI) -> None:
         """Register the routes."""
-        for path, route, about in (
-            ("/v1/look", self.look, {"response_model": AnyVerdict} | _ONE),
-            ("/v1/looks", self.looks, {"response_model": LooksReply} | _SEVERAL),
-            ("/v1/burst", self.burst, {"response_model": Verdict} | _SEVERAL),
-            ("/v1/look/events", self.look_events, _plain(EVENT_STREAM) | _ONE),
-            ("/v1/burst/events", self.burst_events, _plain(EVENT_STREAM) | _SEVERAL),
+        for method, path, tag, route, about in (
+            ("POST", "/v1/look", "look", self.look, {"response_model": AnyVerdict} | _ONE),
+            ("POST", "/v1/looks", "look", self.looks, {"response_model": LooksReply} | _SEVERAL),
+            ("POST", "/v1/burst", "look", self.burst, {"response_model": Verdict} | _SEVERAL),
+            ("POST", "/v1/look/events", "look", self.look_events, _plain(EVENT_STREAM) | _ONE),
+            ("POST", "/v1/burst/events", "look", self.burst_events, _plain(EVENT_STREAM) | _SEVERAL),
+            ("GET", "/v1/profile", "profile", self.profile, {"response_model": ProfileReply}),
+            ("GET", "/v1/profile/reliability.svg", "profile", self.reliability, _plain(SVG)),
+            ("GET", "/healthz", "health", self.alive, _plain(JSON)),
+            ("GET", "/readyz", "health", self.ready, _plain(JSON)),
+            ("GET", "/metrics", "health", self.numbers, _plain("text/plain")),
         ):
-            app.post(path, tags=["look"], **about)(route)
+            app.add_api_route(path, route, methods=[method], tags=[tag], **about)
 
     async def look(self, request: Request) -> Response:
         """The verdict on one picture."""
@@ -227,6 +228,32 @@ class _Looking:
         drawn = (photo.image(size).pixels for photo in photos[1:])
         return await self._events(photos[0], views, lambda heard: self._timed(self._looks.burst(photos, heard)), drawn)
 
+    async def profile(self) -> Response:
+        """The basis of the verdicts: classifier, views, figures and the threshold."""
+        await self._looks.monitor.catch_up(self._model.engine.ledger)
+        reply = described(self._looks, self._settings.level, self._missing)
+        return JSONResponse(reply.model_dump(mode="json"))
+
+    async def reliability(self) -> Response:
+        """The reliability diagram: accuracy by confidence."""
+        return Response(self._figure, media_type=SVG)
+
+    async def alive(self) -> Response:
+        """Liveness."""
+        return JSONResponse({"status": "ok"})
+
+    async def ready(self) -> Response:
+        """Readiness."""
+        self._looks.check()
+        if unavailable := await asyncio.to_thread(self._model.unavailable):
+            raise Refusal("unavailable", unavailable)
+        return JSONResponse({"status": "ok"})
+
+    async def numbers(self) -> Response:
+        """Metrics for Prometheus."""
+        await self._looks.monitor.catch_up(self._model.engine.ledger)
+        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
     async def _events(
         self,
         picture: Picture,
@@ -234,13 +261,25 @@ class _Looking:
         verdict: Callable[[OnAnswer], Awaitable[Verdict]],
         drawn: Iterator[Pixels],
     ) -> Response:
-        size = self._model.limits.working_size
+        """A look as a stream: the picture, each answer as it arrives, the verdict, and the views as they are drawn."""
         try:
-            first = await asyncio.to_thread(picture_event, picture, size, views)
+            first = await asyncio.to_thread(picture_event, picture, self._model.limits.working_size, views)
         except ImageError as error:
             raise Refusal("picture", str(error), error=error.code) from None
-        told = stream(lambda emit: emit_look(emit, first, verdict, emit_views(emit, drawn, self._drawing)))
-        return StreamingResponse(told, headers={"x-accel-buffering": "no"}, media_type=EVENT_STREAM)
+
+        async def work(emit: Emit) -> None:
+            def on_answer(answer: AnswerEvent) -> None:
+                emit("answer", {"place": answer.place, "label": answer.label})
+
+            emit("picture", first)
+            drawing = asyncio.create_task(emit_views(emit, drawn, self._drawing))
+            try:
+                emit("verdict", (await verdict(on_answer)).to_dict())
+                await drawing
+            finally:
+                drawing.cancel()
+
+        return StreamingResponse(stream(work), headers={"x-accel-buffering": "no"}, media_type=EVENT_STREAM)
 
     async def _reply(self, picture: Picture) -> dict[str, object]:
         try:
@@ -264,44 +303,6 @@ class _Looking:
         verdict = await work
         self._metrics.count_verdict(verdict, time.perf_counter() - began)
         return verdict
-
-
-def _add_profile(app: FastAPI, looks: Looks, settings: ServiceSettings) -> None:
-    fitted = settings.model.fitted()
-    figure = fitted.plot_reliability() if fitted.held_out.correct else NO_FIGURE
-    missing = settings.model.labels_missing(settings.decide)
-
-    @app.get("/v1/profile", tags=["profile"], response_model=ProfileReply)
-    async def profile() -> Response:
-        """The basis of the verdicts: classifier, views, figures and the threshold."""
-        await looks.monitor.catch_up(looks.model.engine.ledger)
-        return JSONResponse(described(looks, settings.level, missing).model_dump(mode="json"))
-
-    @app.get("/v1/profile/reliability.svg", tags=["profile"], **_plain(SVG))
-    async def reliability() -> Response:
-        """The reliability diagram: accuracy by confidence."""
-        return Response(figure, media_type=SVG)
-
-
-def _add_health(app: FastAPI, looks: Looks, metrics: Metrics) -> None:
-    @app.get("/healthz", tags=["health"], **_plain(JSON))
-    async def alive() -> Response:
-        """Liveness."""
-        return JSONResponse({"status": "ok"})
-
-    @app.get("/readyz", tags=["health"], **_plain(JSON))
-    async def ready() -> Response:
-        """Readiness."""
-        looks.check()
-        if unavailable := await asyncio.to_thread(looks.model.unavailable):
-            raise Refusal("unavailable", unavailable)
-        return JSONResponse({"status": "ok"})
-
-    @app.get("/metrics", tags=["health"], **_plain("text/plain"))
-    async def numbers() -> Response:
-        """Metrics for Prometheus."""
-        await looks.monitor.catch_up(looks.model.engine.ledger)
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def add_refusals(app: FastAPI, counters: Counters) -> None:
@@ -374,27 +375,6 @@ def picture_event(picture: Picture, size: WorkingSize, views: Iterable[tuple[str
     named = [{"view": view, "caption": caption} for view, caption in views]
     thumbnail = data_url(shrunk(seen.pixels, PICTURE_SIDE))
     return {"name": picture.name, "width": width, "height": height, "picture": thumbnail, "views": named}
-
-
-async def emit_look(
-    emit: Emit,
-    first: dict[str, object],
-    verdict: Callable[[OnAnswer], Awaitable[Verdict]],
-    drawing: Coroutine[None, None, None],
-) -> None:
-    """Emit the events of a look: the picture, each answer as it arrives, the verdict, and the views as they are
-    drawn."""
-
-    def on_answer(answer: AnswerEvent) -> None:
-        emit("answer", {"place": answer.place, "label": answer.label})
-
-    emit("picture", first)
-    task = asyncio.create_task(drawing)
-    try:
-        emit("verdict", (await verdict(on_answer)).to_dict())
-        await task
-    finally:
-        task.cancel()
 
 
 async def emit_views(emit: Emit, views: Iterator[Pixels], limit: asyncio.Semaphore) -> None:
