@@ -34,7 +34,7 @@ AT_MOST = {
     "look": 45,
     "look, with a SQLite ledger": 48,
     "POST /v1/look": 42,
-    "fit": 52,
+    "fit": 51,
     "a look with an open model": 35,
 }
 """The maximum that `make check` allows, two more than the last measurement; the goal is 24."""

@@ -215,5 +215,5 @@ def test_a_reliability_curve_has_a_point_for_each_bin_that_holds_answers() -> No
 def test_a_reliability_diagram_shows_up_to_five_methods() -> None:
     five = dict.fromkeys("abcde", (X / 10, X > 1))
     assert set("abcde") <= set(words(parsed(plots.reliability(five))))
-    with pytest.raises(DataError, match="5 methods, not 6", check=coded("option-invalid")):
+    with pytest.raises(DataError, check=coded("option-invalid")):
         plots.reliability(five | {"f": five["a"]})

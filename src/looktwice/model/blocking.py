@@ -122,26 +122,19 @@ def _waiting(
     return call
 
 
-class _End:
-    """Marks the end of a stream."""
-
-
-_END = _End()
-
-
 def _streaming(
     method: Callable[Concatenate[AsyncModel, P], AsyncGenerator[T]],
 ) -> Callable[Concatenate[Model, P], Iterator[T]]:
-    """Wrap an async generator of `AsyncModel`; leaving the loop early stops the queries."""
+    """Wrap an async generator of `AsyncModel`, which yields no None; leaving the loop early stops the queries."""
 
     @wraps(method)
     def call(self: Model, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         stream, turn = method(self._awaited, *args, **kwargs), asyncio.Lock()
         loop, thread = self._opened(), threading.get_ident()
 
-        async def step() -> T | _End:
+        async def step() -> T | None:
             async with turn:
-                return await anext(stream, _END)
+                return await anext(stream, None)
 
         async def leave() -> None:
             async with turn:
@@ -149,7 +142,7 @@ def _streaming(
 
         loop.streams.add(leave)
         try:
-            while not isinstance(item := loop.run(step(), self), _End):
+            while (item := loop.run(step(), self)) is not None:
                 yield item
                 thread = threading.get_ident()
         finally:

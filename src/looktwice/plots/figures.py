@@ -52,11 +52,10 @@ def reliability_svg(curve: Reliability, title: str = "Confidence and real accura
     parts = [
         heading,
         _axes(upper, _Axis("", share.ticks, lambda _: ""), share),
+        _axes(lower, _Axis("confidence", share.ticks, _percent), _Axis(unit, lower.y_range, "{:,.0f}".format)),
         _diagonal(upper),
         _text(x, y, "as claimed", f' opacity="0.72" transform="rotate({_n(angle)} {_n(x)} {_n(y)})"'),
-        *(_bin(curve, i, upper) for i in filled),
-        _axes(lower, _Axis("confidence", share.ticks, _percent), _Axis(unit, lower.y_range, "{:,.0f}".format)),
-        *(_bar(curve, i, lower) for i in filled),
+        *(_bin(curve, i, upper, lower) for i in filled),
     ]
     about = f"Share of right answers against confidence, in {len(filled)} bins; the diagonal is ideal."
     return _svg(title, about, lower.bottom + 40, parts)
@@ -357,33 +356,22 @@ def _mark(frame: _Frame, x: float, y: float) -> list[str]:
     return [_rule(across, height, across, frame.bottom, thin), _rule(_LEFT, height, across, height, thin), dot]
 
 
-def _bin(curve: Reliability, i: int, frame: _Frame) -> str:
-    """One bin of a reliability diagram: a pale bar, the interval, and a point at the mean confidence."""
-    x, y = frame.x(curve.confidence[i]), frame.y(curve.accuracy[i])
-    left, right = frame.x(curve.edges[i]) + 0.75, frame.x(curve.edges[i + 1]) - 0.75
-    whisker = f'stroke="{_colour(0)}" stroke-width="1.6" stroke-linecap="round"'
-    return (
-        f"<g><title>{_bin_words(curve, i)}</title>"
-        f'<rect x="{_n(left)}" y="{_n(y)}" width="{_n(right - left)}" height="{_n(frame.bottom - y)}" '
-        f'fill="{_colour(0)}" fill-opacity="0.16"/>'
-        + _rule(x, frame.y(curve.low[i]), x, frame.y(curve.high[i]), whisker)
-        + f'<circle cx="{_n(x)}" cy="{_n(y)}" r="3.6" fill="{_colour(0)}"/></g>'
-    )
-
-
-def _bin_words(curve: Reliability, i: int) -> str:
+def _bin(curve: Reliability, i: int, upper: _Frame, lower: _Frame) -> str:
+    """One bin of a reliability diagram: a pale bar, the interval, a point at the mean confidence, and the histogram's
+    bar, which has a minimum height."""
     claimed, real = f"{100 * curve.confidence[i]:.1f}", f"{100 * curve.accuracy[i]:.1f}"
     interval = f"{100 * curve.low[i]:.1f} to {100 * curve.high[i]:.1f}"
-    return f"claimed {claimed} %, right {real} % ({interval}), {curve.count[i]:,} pictures"
-
-
-def _bar(curve: Reliability, i: int, frame: _Frame) -> str:
-    """One bar of the histogram, with a minimum height."""
-    left, right = frame.x(curve.edges[i]) + 0.75, frame.x(curve.edges[i + 1]) - 0.75
-    y = min(frame.y(float(curve.count[i])), frame.bottom - 1)
+    x, y = upper.x(curve.confidence[i]), upper.y(curve.accuracy[i])
+    left, right = upper.x(curve.edges[i]) + 0.75, upper.x(curve.edges[i + 1]) - 0.75
+    whisker = f'stroke="{_colour(0)}" stroke-width="1.6" stroke-linecap="round"'
+    top = min(lower.y(float(curve.count[i])), lower.bottom - 1)
+    place = f'x="{_n(left)}" width="{_n(right - left)}"'
     return (
-        f'<rect x="{_n(left)}" y="{_n(y)}" width="{_n(right - left)}" height="{_n(frame.bottom - y)}" '
-        f'fill="currentColor" fill-opacity="0.45"><title>{_bin_words(curve, i)}</title></rect>'
+        f"<g><title>claimed {claimed} %, right {real} % ({interval}), {curve.count[i]:,} pictures</title>"
+        f'<rect {place} y="{_n(y)}" height="{_n(upper.bottom - y)}" fill="{_colour(0)}" fill-opacity="0.16"/>'
+        + _rule(x, upper.y(curve.low[i]), x, upper.y(curve.high[i]), whisker)
+        + f'<circle cx="{_n(x)}" cy="{_n(y)}" r="3.6" fill="{_colour(0)}"/>'
+        f'<rect {place} y="{_n(top)}" height="{_n(lower.bottom - top)}" fill="currentColor" fill-opacity="0.45"/></g>'
     )
 
 
@@ -423,19 +411,12 @@ def _marked(frame: _Frame, line: Line, index: int) -> str:
 
 # Several methods on the same pictures -------------------------------------------------------------------------------
 
-MOST = 5
-"""The maximum number of methods in a reliability diagram, whose diagonal is also a line."""
 Outcomes = Mapping[str, tuple[Floats, Bools]]
 """For each method name, the confidences (n,) and whether the answers were right (n,)."""
 
 
 def reliability(outcomes: Outcomes, *, bins: int = BINS, title: str = "Confidence and real accuracy") -> Drawing:
     """Reliability diagram of up to five methods, in equal-width bins, with 95 % Wilson intervals as bands."""
-    if len(outcomes) > MOST:
-        raise DataError(
-            f"a reliability diagram shows up to {MOST} methods, not {len(outcomes)}; draw more than one",
-            code="option-invalid",
-        )
     lines = []
     for name, (confidence, correct) in outcomes.items():
         curve = metrics.reliability(confidence, correct, bins)
