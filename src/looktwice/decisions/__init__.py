@@ -24,6 +24,7 @@ from looktwice.decisions.planning import (
     needs,
     remarks,
     selection_level,
+    strictest_guarantee,
 )
 from looktwice.decisions.policy import (
     FALSE_ALARMS,

@@ -96,6 +96,7 @@ from looktwice.decisions import (
     selected_by,
     selection_level,
     sets_lines,
+    strictest_guarantee,
     tagging,
 )
 from looktwice.engine import (

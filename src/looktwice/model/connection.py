@@ -42,7 +42,6 @@ from looktwice.decisions import (
     propose,
 )
 from looktwice.engine import MEMORY, OFF, POSTGRES, Money, OnAnswer, Progress, QueryEngine, askable, maintenance
-from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.errors import DataError, LookTwiceError, ProfileError
 from looktwice.images import PictureLike, PicturesLike, many, one
 from looktwice.model.options import (
@@ -269,11 +268,6 @@ class ModelState:
         """Whether the ledger and the classifier are open."""
         return self._engine is not None
 
-    @property
-    def in_flight(self) -> int:
-        """Calls to the classifier that are in flight."""
-        return self._engine.in_flight if self._engine else 0
-
     def unavailable(self) -> str | None:
         """The reason why no query can be sent now, as a sentence; None if queries can be sent.
 
@@ -287,25 +281,15 @@ class ModelState:
         place = ledger_place(self.connected, self.options)
         return None if place == OFF else "postgresql" if place and place.startswith(POSTGRES) else place
 
-    def _ledger(self) -> str | None:
-        """The location of the ledger, if it exists and is persistent."""
-        place = ledger_place(self.connected, self.options)
-        if place in (None, OFF, MEMORY) or not (place.startswith(POSTGRES) or Path(place).exists()):
-            return None
-        return place
-
-    def days(self) -> list[DayCost]:
-        """The daily spend on the classifiers, from the ledger."""
-        prints, place = {each.fingerprint for each in self.connected}, self._ledger()
-        return [day for day in maintenance.stats(place) if day.fingerprint in prints] if place else []
-
     def label_maps(self, truths: Iterable[str]) -> dict[str, LabelMap | None]:
         """The correspondence between labels and true labels for each classifier; None for a classifier without known
         labels.
 
         A classifier's known labels are those in its description and those in the ledger. No query is sent.
         """
-        place, wanted = self._ledger(), set(truths)
+        place, wanted = ledger_place(self.connected, self.options), set(truths)
+        if place in (None, OFF, MEMORY) or not (place.startswith(POSTGRES) or Path(place).exists()):
+            place = None
         maps: dict[str, LabelMap | None] = {}
         for asked in self.connected:
             known = {asked.rename.get(label, label) for label in asked.classifier.labels or ()}
@@ -373,10 +357,6 @@ class ModelState:
             monitor = Monitor(policy, profile.digest, options.on_drift == "hold")
             self._policies[options] = policy, Judging(profile, policy), monitor
         return self._policies[options]
-
-    def strictest_guarantee(self, options: DecisionOptions = DEFAULTS) -> DecisionOptions:
-        """Add a guarantee to the options: the given one, or the strictest that the labelled pictures support."""
-        return planning.strictest_guarantee(options, self.fitted())
 
     def labels_missing(
         self, options: DecisionOptions = DEFAULTS, /, **decision: Unpack[DecisionKeywords]

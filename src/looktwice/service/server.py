@@ -24,6 +24,7 @@ from looktwice.model import (
     DecisionOptions,
     LookTwiceError,
     ReviewFolder,
+    strictest_guarantee,
 )
 from looktwice.model.runs import ReceivedSignals, handling_signals, leave_soon, run as run_async
 from looktwice.service import Place, ServiceLimits
@@ -94,7 +95,7 @@ def run(
     model = AsyncModel.load(path, classifiers, options=ask)
     kept = ReviewFolder(review, limits.reviews, limits.review_bytes) if review else None
     settings = ServiceSettings(
-        model, model.strictest_guarantee(decide), decide.level, limits, tokens, place.names, kept
+        model, strictest_guarantee(decide, model.fitted()), decide.level, limits, tokens, place.names, kept
     )
     try:
         # Ctrl-C is how it ends, also before it listens to signals.
