@@ -227,9 +227,8 @@ def gemini_routes() -> web.RouteTableDef:
         picture, text = _parts(asked["contents"][0]["parts"])
         assert picture["inlineData"]["mimeType"] == "image/png"
         config = asked.get("generationConfig", {})
-        schema = config.get("responseSchema")
+        schema = config.get("responseJsonSchema")
         assert (schema is not None) == (config.get("responseMimeType") == "application/json")
-        assert schema is None or schema["propertyOrdering"] == [*schema["properties"]]
         data = picture["inlineData"]["data"]
         file = base64.urlsafe_b64decode(data) if set(data) & {"-", "_"} else base64.b64decode(data, validate=True)
         said = _written(file, text["text"], schema)

@@ -153,7 +153,7 @@ def _read(vendor: str, asked: dict[str, object]) -> tuple[str, bytes, object, bo
         parts = told["contents"][0]["parts"]
         [text] = [part["text"] for part in parts if "text" in part]
         [picture] = [part["inlineData"]["data"] for part in parts if "inlineData" in part]
-        schema = told.get("generationConfig", {}).get("responseSchema")
+        schema = told.get("generationConfig", {}).get("responseJsonSchema")
         return text, base64.b64decode(picture), schema, "text" in parts[0]
     parts = told["messages"][0]["content"]
     [text] = [part["text"] for part in parts if part["type"] == "text"]

@@ -42,7 +42,6 @@ from looktwice.classifiers.base import MOST_OPTIONS, Answer, Option, Pixels, Set
 from looktwice.classifiers.chat.batching import BatchApi
 from looktwice.classifiers.chat.prompts import (
     LABELS,
-    Completion,
     Lexicon,
     Missing,
     Prompts,
@@ -101,6 +100,8 @@ class ChatModel(HttpSettings, ABC):
     usual_url: ClassVar[str]
     url_variable: ClassVar[str]
     key_variable: ClassVar[str]
+    key_header: ClassVar[tuple[str, str]]
+    """The name of the header with the key, and what precedes the key."""
     batch_api: ClassVar[type[BatchApi] | None] = None
     """The vendor's batches, if it has any."""
     picture_limits: ClassVar[Mapping[str, object]]
@@ -156,18 +157,8 @@ class ChatModel(HttpSettings, ABC):
         """The path of the API, relative to the server."""
 
     @abstractmethod
-    def credentials(self, key: str) -> Mapping[str, str]:
-        """The headers with the key."""
-
-    @abstractmethod
     def request(self, text: str, schema: Mapping[str, object]) -> Mapping[str, object]:
         """The body of a request, with the placeholders KIND and PICTURE."""
-
-    def read(self, body: bytes) -> Completion:
-        """Parse the completion; raises a ValueError or RecursionError if the body is invalid."""
-        told = Told.model_validate(jmespath.search(self.reply, json.loads(body)))
-        text = self.ends.get(told.end, Missing.CUT) or told.text or Missing.EMPTY
-        return Completion(text, tokens_of(told.usage), tuple(token.as_token() for token in told.tokens))
 
     def headers(self) -> Mapping[str, str]:
         """The headers of every request, except the key."""
@@ -251,7 +242,8 @@ class ChatClassifier:
 
     def __init__(self, vendor: ChatModel, lexicon: Lexicon, prompts: Prompts, secrets: Secrets) -> None:
         key = vendor.key or (None if vendor.url else vendor.key_variable)
-        headers = {**vendor.headers(), **(vendor.credentials(secrets.read(key)) if key else {})}
+        name, before = vendor.key_header
+        headers = {**vendor.headers(), **({name: before + secrets.read(key)} if key else {})}
         self._vendor = vendor
         self._headers = headers
         self._prompts = prompts
@@ -301,17 +293,19 @@ class ChatClassifier:
     def read(self, reply: Reply, phrasing: Phrasing) -> Answer:
         """Read the answer in a reply to this wording."""
         try:
-            completion = self._vendor.read(reply.body)
+            told = Told.model_validate(jmespath.search(self._vendor.reply, json.loads(reply.body)))
         except (ValueError, RecursionError):
             pass
         else:
-            listed = self._options(completion.text, phrasing)[:MOST_OPTIONS]
+            text = self._vendor.ends.get(told.end, Missing.CUT) or told.text or Missing.EMPTY
+            listed = self._options(text, phrasing)[:MOST_OPTIONS]
             options = tuple((keepable(word), probability) for word, probability in listed)
             word, score = options[0]
             if len(options) == 1:
-                score, options = probability_of(word, completion.tokens) if score is None else score, ()
+                tokens = [token.as_token() for token in told.tokens]
+                score, options = probability_of(word, tokens) if score is None else score, ()
             answer = self._secrets.answer(word, score, reply.status, reply.body, options)
-            return replace(answer, usage=completion.usage)
+            return replace(answer, usage=tokens_of(told.usage))
         raise self._endpoint.garbled("is not a chat model's answer", reply)
 
     def batches(self) -> BatchApi:

@@ -17,7 +17,7 @@ from enum import StrEnum
 from importlib.resources import files
 from typing import NamedTuple
 
-from looktwice.classifiers.base import NO_LABEL, Option, Tokens
+from looktwice.classifiers.base import NO_LABEL, Option
 from looktwice.errors import PermanentError
 from looktwice.views import Phrasing
 
@@ -186,15 +186,6 @@ class Token(NamedTuple):
 
     text: bytes
     logprob: float
-
-
-class Completion(NamedTuple):
-    """The content of a reply: the model's text, or why there is none, and the vendor's token count."""
-
-    text: str | Missing
-    usage: Tokens | None = None
-    tokens: tuple[Token, ...] = ()
-    """The tokens of the text, if the vendor reports their probabilities."""
 
 
 class Lexicon:

@@ -31,13 +31,11 @@ class OpenAIModel(ChatModel):
     usual_url: ClassVar[str] = OPENAI
     url_variable: ClassVar[str] = "OPENAI_BASE_URL"
     key_variable: ClassVar[str] = "OPENAI_API_KEY"
+    key_header: ClassVar[tuple[str, str]] = ("authorization", "Bearer ")
     batch_api: ClassVar[type[BatchApi] | None] = OpenAIBatches
     picture_limits: ClassVar[Mapping[str, object]] = {"max_side": 2048, "max_bytes": 20_000_000}
 
     detail: Literal["auto", "low", "high", "original"] | None = None
-
-    def credentials(self, key: str) -> Mapping[str, str]:
-        return {"authorization": f"Bearer {key}"}
 
     def closeness(self) -> str | None:
         return self.detail
@@ -146,6 +144,7 @@ class Messages(ChatModel):
     usual_url: ClassVar[str] = "https://api.anthropic.com"
     url_variable: ClassVar[str] = "ANTHROPIC_BASE_URL"
     key_variable: ClassVar[str] = "ANTHROPIC_API_KEY"
+    key_header: ClassVar[tuple[str, str]] = ("x-api-key", "")
     batch_api: ClassVar[type[BatchApi] | None] = MessageBatches
     # Five MiB is the limit of the base64 text, which is a third longer than the file.
     picture_limits: ClassVar[Mapping[str, object]] = {"max_side": 1568, "max_bytes": (5 << 20) * 3 // 4}
@@ -171,9 +170,6 @@ class Messages(ChatModel):
             **JSON,
             "anthropic-version": ANTHROPIC_VERSION if self.temperature is None else ANTHROPIC_WITH_TEMPERATURE,
         }
-
-    def credentials(self, key: str) -> Mapping[str, str]:
-        return {"x-api-key": key}
 
     def request(self, text: str, schema: Mapping[str, object]) -> Mapping[str, object]:
         source = {"type": "base64", "media_type": f"image/{KIND}", "data": PICTURE}
@@ -211,6 +207,7 @@ class Gemini(ChatModel):
     usual_url: ClassVar[str] = "https://generativelanguage.googleapis.com"
     url_variable: ClassVar[str] = "GOOGLE_GEMINI_BASE_URL"
     key_variable: ClassVar[str] = "GEMINI_API_KEY"
+    key_header: ClassVar[tuple[str, str]] = ("x-goog-api-key", "")
     batch_api: ClassVar[type[BatchApi] | None] = GeminiBatches
     # Twenty MB is the limit of the whole request, in base64 and with the words.
     picture_limits: ClassVar[Mapping[str, object]] = {"max_side": 3072, "max_bytes": 14_000_000}
@@ -236,9 +233,6 @@ class Gemini(ChatModel):
     def closeness(self) -> str | None:
         return self.media_resolution
 
-    def credentials(self, key: str) -> Mapping[str, str]:
-        return {"x-goog-api-key": key}
-
     def request(self, text: str, schema: Mapping[str, object]) -> Mapping[str, object]:
         picture = {"inlineData": {"mimeType": f"image/{KIND}", "data": PICTURE}}
         held = self.answer == "schema"
@@ -251,20 +245,8 @@ class Gemini(ChatModel):
                 "responseLogprobs": self.logprobs or None,
                 "mediaResolution": f"MEDIA_RESOLUTION_{resolution.upper()}" if resolution else None,
                 "responseMimeType": "application/json" if held else None,
-                "responseSchema": _openapi(schema) if held else None,
+                "responseJsonSchema": schema if held else None,
             }
         )
         contents = [{"role": "user", "parts": self.arranged(picture, {"text": text})}]
         return {"contents": contents, **({"generationConfig": config} if config else {})}
-
-
-def _openapi(schema: Mapping[str, object]) -> dict[str, object]:
-    """Convert a JSON schema to Gemini's dialect: types in capitals, an order of fields, no `additionalProperties`."""
-    converted = {name: value for name, value in schema.items() if name != "additionalProperties"}
-    converted["type"] = str(schema["type"]).upper()
-    if isinstance(fields := schema.get("properties"), Mapping):
-        properties = {name: _openapi(field) for name, field in fields.items()}
-        converted |= {"properties": properties, "propertyOrdering": [*fields]}
-    if isinstance(items := schema.get("items"), Mapping):
-        converted["items"] = _openapi(items)
-    return converted
