@@ -653,9 +653,7 @@ TARGETS: dict[str, Target] = {
     "picture": Target(see, picture_seeds),
     "view": Target(look_again, lambda: VIEWS),
     "description": Target(in_file("it.toml", describe_classifier), lambda: DESCRIPTIONS),
-    "labels": Target(
-        in_file("labels.txt", lambda path: read_labels(path.name, path.parent)), lambda: (b"cat\ndog\n", b"\xff\n")
-    ),
+    "labels": Target(in_file("labels.txt", read_labels), lambda: (b"cat\ndog\n", b"\xff\n")),
     "table": Target(in_file("labels.csv", read_table), lambda: TABLE),
     "solution": Target(
         in_file("LOC_val_solution.csv", read_solution),

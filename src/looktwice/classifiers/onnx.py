@@ -178,7 +178,7 @@ class OnnxClassifier:
             )
         self._input = inputs[0].name
         labels = description.labels
-        self.labels = read_labels(labels, folder or path.parent, path.parent) if isinstance(labels, str) else labels
+        self.labels = read_labels((folder or path.parent) / labels) if isinstance(labels, str) else labels
         self.names = Names(self.labels)
         self.fingerprint = _fingerprint(path, description)
         self._pool = _pool()

@@ -235,22 +235,15 @@ def read_beside(path: Path) -> Settings:
 
 def labels_of(labels: tuple[str, ...] | str | None, settings: Settings) -> tuple[str, ...] | None:
     """The labels in a description, read from a file if the description specifies a file instead of a list."""
-    return read_labels(labels, folder_of(settings)) if isinstance(labels, str) else labels
+    return read_labels(folder_of(settings) / labels) if isinstance(labels, str) else labels
 
 
-def read_labels(name: str, *folders: Path) -> tuple[str, ...]:
-    """Read a text file with one label per line, from the first folder that contains it.
-
-    Raises a PermanentError if it is invalid.
-    """
-    places = list(dict.fromkeys(folder / name for folder in folders))
-    path = next((place for place in places if place.is_file()), None)
-    if path is None:
-        raise PermanentError(
-            f"there is no label file {' or '.join(repr(str(place)) for place in places)}", code="description-missing"
-        )
+def read_labels(path: Path) -> tuple[str, ...]:
+    """Read a text file with one label per line; raises a PermanentError if it is invalid."""
     try:
         return tuple(path.read_text("utf-8").splitlines())
+    except FileNotFoundError:
+        raise PermanentError(f"there is no label file {str(path)!r}", code="description-missing") from None
     except (OSError, ValueError) as error:
         raise PermanentError(f"the label file {str(path)!r} cannot be read: {error}") from None
 
