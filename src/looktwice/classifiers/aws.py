@@ -30,11 +30,12 @@ import json
 import os
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
-from pydantic import Field, field_validator
-from yarl import URL
+import jmespath
+from pydantic import Field
 
 from looktwice.classifiers.base import NO_LABEL, AnswerKind, Classifier, Settings
 from looktwice.classifiers.http import HttpClassifier, HttpDescription
@@ -97,14 +98,6 @@ class Account(HttpSettings):
     endpoint_url: str | None = Field(default=None, description="of a private endpoint")
     encoding: Encoding
 
-    @field_validator("endpoint_url")
-    @classmethod
-    def _writes_no_secret(cls, text: str | None) -> str | None:
-        url = URL(text or "")
-        if url.user or url.password or url.raw_query_string:
-            raise ValueError("it contains a user, password or query; set credentials with AWS_PROFILE or similar")
-        return text
-
 
 class Rekognition(Account):
     """The settings of DetectLabels, DetectCustomLabels (with a model) or DetectModerationLabels (with an adapter)."""
@@ -144,7 +137,7 @@ class AwsClassifier(HttpClassifier):
         client.close()
         self._lock = threading.Lock()
         shared = account.model_dump(include={*HttpDescription.model_fields})
-        super().__init__(HttpDescription.model_validate({**shared, "url": self._url, **request}), labels)
+        super().__init__(described(HttpDescription, {**shared, "url": self._url, **request}), labels)
         self._transport.restated = _restated
 
     async def headers(self, body: bytes) -> Mapping[str, str]:
@@ -216,15 +209,12 @@ def connect_sagemaker(address: str, settings: Settings) -> Classifier[bytes]:
 
 def _restated(reply: Reply) -> Reply:
     """Set the HTTP status for the AWS error code of a refusal; a server error of a SageMaker model becomes 503."""
-    try:
-        told: Any = json.loads(reply.body)
-    except (ValueError, RecursionError):
-        told = None
-    told = told if isinstance(told, dict) else {}
-    code = reply.headers.get("x-amzn-errortype") or str(told.get("__type", ""))
-    behind = told.get("OriginalStatusCode")
+    told: object = None
+    with suppress(ValueError, RecursionError):
+        told = json.loads(reply.body)
+    kind, behind = jmespath.search("[__type, OriginalStatusCode]", told) or (None, None)
+    name = (reply.headers.get("x-amzn-errortype") or str(kind)).partition(":")[0].rpartition("#")[2]
     failed = isinstance(behind, int) and behind >= 500
-    name = code.partition(":")[0].rpartition("#")[2]
     return reply._replace(status=STATUSES.get(name, 503 if failed else reply.status))
 
 

@@ -138,7 +138,7 @@ class CommandClassifier:
             path = Path(folder) / f"image.{kind_of(file)}"
             path.write_bytes(file)
             process = await self._started(path)
-            output, errors = await self._watched(process)
+            output, errors = await self._printed(process)
             return self._answer(process.returncode or 0, output, errors)
 
     async def _started(self, path: Path) -> Process:
@@ -165,24 +165,21 @@ class CommandClassifier:
                 f"{problem}; try it by hand on one picture", sent=False, code="program-unusable"
             ) from None
 
-    async def _watched(self, process: Process) -> tuple[bytes, bytes]:
+    async def _printed(self, process: Process) -> tuple[bytes, bytes]:
         """Read the output of a program; the program is ended after its timeout or if the query is cancelled."""
         seconds = self._description.timeout
         try:
-            return await asyncio.wait_for(self._read(process), seconds)
-        except TimeoutError:
+            async with asyncio.timeout(seconds):
+                output, errors = await asyncio.gather(*(_capped(process, s) for s in (process.stdout, process.stderr)))
+                await process.wait()
+        except BaseException as error:
             await _end(process)
+            if not isinstance(error, TimeoutError):
+                raise
             raise TransientError(
                 f"{self._words[0]!r} took longer than {seconds:g} s; raise timeout if it needs longer",
                 code="classifier-timeout",
             ) from None
-        except BaseException:
-            await _end(process)
-            raise
-
-    async def _read(self, process: Process) -> tuple[bytes, bytes]:
-        output, errors = await asyncio.gather(_capped(process, process.stdout), _capped(process, process.stderr))
-        await process.wait()
         if max(len(output), len(errors)) > MOST_OUTPUT:
             raise PermanentError(
                 f"{self._words[0]!r} printed more than {MOST_OUTPUT} bytes; a label is one line", code="reply-malformed"

@@ -21,7 +21,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from heapq import nlargest
-from itertools import islice
 
 import jmespath
 import numpy as np
@@ -53,10 +52,6 @@ LIKELIHOODS = {
 """The scores for Google's likelihood words; only the order of the scores matters when a calibrator is fitted."""
 NUMBER = re.compile(r"[-+]?[0-9]{1,40}(\.[0-9]{0,40})?([eE][-+]?[0-9]{1,2})?")
 """Matches a score that is sent as a string."""
-IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""Matches a key that needs no quotes in a JMESPath."""
-MOST_PATHS, LONGEST_PATH = 5, 100
-"""The maximum number of paths listed in an error message, and the maximum length of each."""
 NAMING = ("labels", "rename", "empty")
 """Settings that only map the server's words."""
 READING = ("label", "score", "answer")
@@ -135,9 +130,7 @@ class Reader:
             return range(len(numbers)), probabilities(np.array(numbers, np.float64)).tolist()
         labels = self._label(data)
         if labels is None:
-            texts = list(islice(dict.fromkeys(text_paths(data)), MOST_PATHS))
-            hint = f"; there are texts at {', '.join(texts)}" if texts else ""
-            raise Garbled(f"has nothing at the label path {self._label_path!r}{hint}")
+            raise Garbled(f"has nothing at the label path {self._label_path!r}")
         if not isinstance(labels, list):
             return [labels], [] if scores is None else _numbers([scores])
         numbers = _numbers(scores or []) if self._score else []
@@ -160,25 +153,6 @@ def _at(index: int, labels: Sequence[str] | None) -> str:
     if labels is not None and not 0 <= index < len(labels):
         raise Garbled(f"has {index} where the position of one of {len(labels)} labels should be")
     return position_word(index) if index >= 0 else str(index)
-
-
-def text_paths(data: object, path: str = "") -> Iterator[str]:
-    """The JMESPaths of the strings in a reply, except paths that are too long to show.
-
-    >>> list(text_paths({"tags": [{"name": "cat", "score": 0.9}, {"name": "dog"}], "request-id": "a1"}))
-    ['tags[].name', 'tags[].name', '"request-id"']
-    """
-    if len(path) > LONGEST_PATH:
-        return
-    if isinstance(data, str) and path:
-        yield path
-    elif isinstance(data, list):
-        for item in data:
-            yield from text_paths(item, f"{path}[]")
-    elif isinstance(data, dict):
-        for key, value in data.items():
-            name = key if IDENTIFIER.fullmatch(key) else json.dumps(key)
-            yield from text_paths(value, f"{path}.{name}" if path else name)
 
 
 def _whole(text: str) -> bool:

@@ -120,14 +120,6 @@ class Garbled(Exception):
     """Raised if a reply does not match the description."""
 
 
-class BrokenError(Exception):
-    """Raised if a reply is incomplete."""
-
-
-class OverlongError(Exception):
-    """Raised if a reply is larger than allowed."""
-
-
 @dataclass
 class Attempt:
     """One request and its connection; without a connection, nothing was sent."""
@@ -157,7 +149,7 @@ class Connector(aiohttp.TCPConnector):
         attempt = ATTEMPT.get()
         if attempt.sent:
             # aiohttp sends a GET or PUT again if its connection is lost, but the first one may be billed already.
-            raise BrokenError("the connection was lost")
+            raise aiohttp.ClientConnectionError("the connection was lost")
         connection = await super().connect(req, traces, timeout)
         while (protocol := connection.protocol) is not None and protocol.should_close and protocol in self._given:
             # Bytes received while the connection was idle would be read as the reply to this request.
@@ -251,7 +243,7 @@ class Endpoint:
         every = self._headers | self._sendable(headers) if headers else self._headers
         try:
             reply = await self._exchange(attempt, every, body)
-        except (aiohttp.ClientError, BrokenError, OverlongError, OSError, ValueError) as error:
+        except (aiohttp.ClientError, OSError, ValueError) as error:
             failure = self._failed(error) if attempt.sent else self._unsent(error)
         else:
             if 200 <= reply.status < 300:
@@ -292,8 +284,11 @@ class Endpoint:
         async for part in response.content.iter_any():
             parts.append(part)
             size += len(part)
-            if size > self._transport.http.max_reply_bytes:
-                raise OverlongError()
+            if size > (most := self._transport.http.max_reply_bytes):
+                raise PermanentError(
+                    f"{self._where} sent a reply of more than {most} bytes; raise max_reply_bytes if it should",
+                    code="reply-malformed",
+                )
         return Reply(response.status, response.headers, b"".join(parts))
 
     def _sendable(self, headers: Mapping[str, str]) -> dict[str, str]:
@@ -337,23 +332,11 @@ class Endpoint:
 
     def _failed(self, error: Exception) -> ClassifierError:
         """The error for a request that may have been sent but received no complete reply."""
-        http = self._transport.http
-        match error:
-            case OverlongError():
-                most = http.max_reply_bytes
-                return PermanentError(
-                    f"{self._where} sent a reply of more than {most} bytes; raise max_reply_bytes if it should",
-                    code="reply-malformed",
-                )
-            case TimeoutError():
-                return TransientError(
-                    f"{self._where} did not reply within {http.timeout:g} s; raise timeout if it needs longer",
-                    code="classifier-timeout",
-                )
-        return TransientError(
-            f"{self._where} closed the connection before its reply was complete: {self._why(error)}",
-            code="classifier-timeout",
-        )
+        why = f"closed the connection before its reply was complete: {self._why(error)}"
+        if isinstance(error, TimeoutError):
+            seconds = self._transport.http.timeout
+            why = f"did not reply within {seconds:g} s; raise timeout if it needs longer"
+        return TransientError(f"{self._where} {why}", code="classifier-timeout")
 
     def _unsent(self, error: Exception) -> ClassifierError:
         """The error for a request that was certainly not sent."""
