@@ -258,7 +258,6 @@ def running(address: str | None = None, cpus: int | None = None) -> Iterator[int
     Ray neither reports usage over the network nor opens its dashboard, unless the user's own settings enable it.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     # Code that calls Ray after it has ended must not start another one.
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
     try:
@@ -300,23 +299,9 @@ def _start(address: str, **own: object) -> None:
     import ray
 
     try:
-        with _quiet():
-            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
     except Exception as error:  # Ray raises many kinds, plain ones among them
         raise FleetError(f"Ray did not start at {address}: {last_line(error)}", code="fleet-unreachable") from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence log messages of Ray's core; failures are raised."""
-    kept = os.dup(2)
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 def last_line(error: Exception) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,23 +20,27 @@ from support.workshop import run, write_pictures, write_profile
 from looktwice.classifiers.base import Limits
 from looktwice.cli.console import Output, stopping
 from looktwice.cli.look import Machines
-from looktwice.cli.ray import Job, Remote, VerdictFolder, crew, score, shared_ledger
+from looktwice.cli.ray import Job, VerdictFolder, crew, score, shared_ledger
 from looktwice.decisions.policy import DecisionOptions
 from looktwice.errors import DataError, FleetError
+from looktwice.model import AsyncModel, connect
 from looktwice.model.options import AskOptions
 from looktwice.model.runs import ReceivedSignals
 
+Crew = Callable[..., Job]
+
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
-    profile = write_profile(tmp_path / "profile.json", str(DEMO / "fashion.toml"))
-    remotes = (Remote(profile.classifier, "fashion", {}, FREE),)
-    return Job(profile, remotes, AskOptions(ledger="off"), DecisionOptions(), os.getcwd())
+def crewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crew:
+    """Makes the job of classifiers with these limits, on eight processors."""
 
+    def make(*limits: Limits, ledger: str = "off", **machines: Any) -> Job:
+        monkeypatch.setattr("looktwice.cli.ray.total_limits", lambda _: limits)
+        model = AsyncModel([connect(DEMO / "fashion.toml", name=f"c{place}") for place in range(len(limits))])
+        model.profile = write_profile(tmp_path / "profile.json", str(DEMO / "fashion.toml"))
+        return crew(model, AskOptions(ledger=ledger), DecisionOptions(), 8, Machines(**machines))
 
-def limited(job: Job, *limits: Limits) -> Job:
-    """The same with as many classifiers, which have these limits."""
-    return replace(job, classifiers=tuple(replace(job.classifiers[0], limits=each) for each in limits))
+    return make
 
 
 # The folder of results
@@ -149,27 +154,26 @@ def test_a_run_without_the_ledger_it_needs_ends_in_one_line_before_anything_is_s
     ],
 )
 def test_workers_together_make_no_more_calls_than_the_classifier_allows(
-    job: Job, limits: Limits, workers: int | None, expected: tuple[int, int]
+    crewed: Crew, limits: Limits, workers: int | None, expected: tuple[int, int]
 ) -> None:
-    crewed = crew(limited(job, limits), 8, Machines(workers=workers))
-    assert (crewed.workers, crewed.classifiers[0].limits.concurrency) == expected
+    job = crewed(limits, workers=workers)
+    assert (job.workers, job.classifiers[0]["concurrency"]) == expected
 
 
-def test_each_of_several_classifiers_has_its_own_limit(job: Job) -> None:
-    crewed = crew(limited(job, Limits(concurrency=4), Limits(concurrency=32), FREE), 8, Machines())
-    assert crewed.workers == 4
-    assert [one.limits.concurrency for one in crewed.classifiers] == [1, 8, 1]
+def test_each_of_several_classifiers_has_its_own_limit(crewed: Crew) -> None:
+    job = crewed(Limits(concurrency=4), Limits(concurrency=32), FREE)
+    assert job.workers == 4
+    assert [one["concurrency"] for one in job.classifiers] == [1, 8, 1]
 
 
-def test_a_rate_is_shared_through_the_ledger_and_divided_without_one(job: Job) -> None:
+def test_a_rate_is_shared_through_the_ledger_and_divided_without_one(crewed: Crew) -> None:
     limits = Limits(concurrency=32, per_second=100.0)
-    assert crew(limited(job, limits), 4, Machines()).classifiers[0].limits.per_second == 25.0
-    shared = replace(limited(job, limits), ask=AskOptions(ledger="postgresql://a@b/c"))
-    assert crew(shared, 4, Machines()).classifiers[0].limits.per_second == 100.0
+    assert crewed(limits, workers=4).classifiers[0]["rate"] == 25.0
+    assert crewed(limits, workers=4, ledger="postgresql://a@b/c").classifiers[0]["rate"] == 100.0
 
 
-def test_more_workers_than_processors_are_not_waited_for(job: Job) -> None:
-    assert crew(job, 8, Machines(workers=9)).workers == 8
+def test_more_workers_than_processors_are_not_waited_for(crewed: Crew) -> None:
+    assert crewed(FREE, workers=9).workers == 8
 
 
 @pytest.mark.parametrize(

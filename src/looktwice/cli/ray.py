@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 from uuid import uuid4
 
 from looktwice.cli.console import Output, complain, policy_of, print_json, safe, say, show_estimate, stopping
@@ -22,7 +22,6 @@ from looktwice.model import (
     AskOptions,
     AsyncModel,
     Classifiers,
-    Connected,
     DataError,
     DecisionOptions,
     Estimate,
@@ -83,14 +82,14 @@ def score(
             raise DataError(why, code="option-conflict")
     model = AsyncModel.load(profile_path, classifiers, options=ask)
     policy_of(model, decide)
-    job, listing, results = _job(model, decide), listed(paths), VerdictFolder(out)
+    shared, listing, results = shared_options(model), listed(paths), VerdictFolder(out)
     if not output.dry_run:
-        header = {"profile": job.profile.model_dump(mode="json"), "options": asdict(decide), "seed": job.ask.seed}
+        header = {"profile": model.fitted().model_dump(mode="json"), "options": asdict(decide), "seed": shared.seed}
         results.begin({**header, "classifiers": [one.fingerprint for one in model.connected]})
     done = results.done({file.source for file in listing}, tidy=not output.dry_run)
     left = [file for file in listing if file.source not in done]
     with running(machines.address) as cpus:
-        job = crew(job, cpus, machines)
+        job = crew(model, shared, decide, cpus, machines)
         if output.dry_run:
             _estimate(job, left, model, output.json)
             return True, 0
@@ -113,33 +112,19 @@ def score(
 
 
 @dataclass(frozen=True)
-class Remote:
-    """The description of a classifier that is sent to workers, with its limits."""
-
-    description: str
-    name: str
-    rename: dict[str, str]
-    limits: Limits
-
-    def connect(self) -> Connected:
-        """The classifier under these limits."""
-        concurrency, rate = self.limits.concurrency, self.limits.per_second
-        return connect(self.description, name=self.name, rename=self.rename, concurrency=concurrency, rate=rate)
-
-
-@dataclass(frozen=True)
 class Job:
     """The settings of a run, the same for all workers."""
 
     profile: Profile = field(repr=False)
-    classifiers: tuple[Remote, ...]
+    classifiers: tuple[dict[str, Any], ...]
+    """The arguments with which a worker connects each classifier."""
     ask: AskOptions
     """The options of one worker. The ledger is a PostgreSQL database, or off for a free local classifier."""
     decide: DecisionOptions
-    folder: str
+    workers: int
+    shard: int
+    folder: str = field(default_factory=os.getcwd)
     """The working directory of the command, for relative paths."""
-    workers: int = 1
-    shard: int = 1000
 
     def dataset(self, listing: Sequence[File]) -> Dataset:
         """The files, in blocks of which a worker gets one at a time."""
@@ -154,22 +139,21 @@ class Job:
         """The model of one worker."""
         if Path(self.folder).is_dir():  # not every machine need have it
             os.chdir(self.folder)
-        return AsyncModel([one.connect() for one in self.classifiers], self.profile, options=self.ask)
+        return AsyncModel([connect(**one) for one in self.classifiers], self.profile, options=self.ask)
 
 
-def _job(model: AsyncModel, decide: DecisionOptions) -> Job:
-    """Create the job, with a budget shared by all workers; the ledger is opened here first, to fail early."""
-    remotes = tuple(
-        Remote(one.description, one.name, dict(one.rename), model.options.for_classifier(one).limits(one.classifier))
-        for one in model.connected
-    )
-    ledger = shared_ledger([one.limits for one in remotes], model.options)
+def shared_options(model: AsyncModel) -> AskOptions:
+    """The options of all workers, with absolute budgets; the ledger is opened here first, to fail early."""
+    limits = total_limits(model)
+    ask = replace(model.options, ledger=shared_ledger(limits, model.options) or OFF)
     spent = model.engine.spend()
-    ask = replace(model.options, ledger=ledger or OFF).settled(
-        max((one.limits for one in remotes), key=lambda each: each.price_micros), spent
-    )
     asyncio.run(model.close())
-    return Job(model.fitted(), remotes, ask, decide, os.getcwd())
+    return ask.settled(max(limits, key=lambda each: each.price_micros), spent)
+
+
+def total_limits(model: AsyncModel) -> list[Limits]:
+    """The limits of each classifier for all workers together."""
+    return [model.options.for_classifier(one).limits(one.classifier) for one in model.connected]
 
 
 def shared_ledger(limits: Sequence[Limits], ask: AskOptions) -> str | None:
@@ -182,18 +166,19 @@ def shared_ledger(limits: Sequence[Limits], ask: AskOptions) -> str | None:
     return ledger
 
 
-def crew(job: Job, cpus: int, machines: Machines) -> Job:
+def crew(model: AsyncModel, ask: AskOptions, decide: DecisionOptions, cpus: int, machines: Machines) -> Job:
     """Divide the concurrency of each classifier among the workers, each of which has one processor; a rate limit is
     shared through the ledger, or divided if there is none."""
-    allowed = [one.limits.concurrency for one in job.classifiers if not one.limits.local]
-    workers = min([machines.workers or cpus, cpus, *allowed])
-    remotes = []
-    for one in job.classifiers:
-        rate = one.limits.per_second
-        rate = rate / workers if rate and job.ask.ledger == OFF else rate
-        concurrency = 1 if one.limits.local else one.limits.concurrency // workers
-        remotes.append(replace(one, limits=replace(one.limits, concurrency=concurrency, per_second=rate)))
-    return replace(job, classifiers=tuple(remotes), workers=workers, shard=machines.shard)
+    limits = total_limits(model)
+    workers = min([machines.workers or cpus, cpus, *(each.concurrency for each in limits if not each.local)])
+    classifiers = []
+    for one, allowed in zip(model.connected, limits, strict=True):
+        rate = allowed.per_second
+        rate = rate / workers if rate and ask.ledger == OFF else rate
+        concurrency = 1 if allowed.local else allowed.concurrency // workers
+        named = {"source": one.description, "name": one.name, "rename": dict(one.rename)}
+        classifiers.append({**named, "concurrency": concurrency, "rate": rate})
+    return Job(model.fitted(), tuple(classifiers), ask, decide, workers, machines.shard)
 
 
 # Workers -------------------------------------------------------------------------------------------------------------
