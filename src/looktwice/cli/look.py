@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from heapq import nsmallest
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Literal
 
 import typer
 
@@ -55,7 +54,6 @@ from looktwice.model import (
     DecisionOptions,
     Monitor,
     Panel,
-    Picture,
     ScoreFile,
     TagVerdict,
     Unscored,
@@ -138,44 +136,29 @@ def look(
 
       looktwice look --burst front.jpg left.jpg right.jpg
     """
-    model = AsyncModel.load(profile, others(classifier), options=ask)
-    if burst:
-        _burst(model, find_pictures(pictures), profile, decide, output)
-    opened = find_pictures(pictures)
-    policy_of(model, decide)
+    model, opened = AsyncModel.load(profile, others(classifier), options=ask), find_pictures(pictures)
+    if not burst:
+        policy_of(model, decide)
+    elif decide != DecisionOptions():
+        raise DataError("guarantees do not apply to a burst; leave out the decision options", code="option-conflict")
     if output.dry_run:
-        estimate(model, opened, None, output, decide)
+        estimate(model, opened, Panel(()) if burst else None, output, None if burst else decide)
         return
 
-    async def work() -> list[Verdict | Unscored]:
+    async def work() -> list[AnyVerdict | Unscored]:
+        if burst:
+            return [await model.score_burst(opened)]
         return [verdict async for verdict in model.score(opened, decide)]
 
-    verdicts = watch(model, len(opened), output, work)
-    for verdict in verdicts:
-        _show(verdict, output.json)
-    scored = [not isinstance(verdict, Unscored) for verdict in verdicts]
-    if not output.json and not decide.claims() and any(scored):
-        say_reach(model.fitted(), profile, model.typical_price())
-    leave(all(scored), sum(not isinstance(verdict, Unscored) and verdict.held is not None for verdict in verdicts))
-
-
-def _burst(
-    model: AsyncModel, photos: Sequence[Picture], profile: Path, decide: DecisionOptions, output: Output
-) -> NoReturn:
-    """Print the verdict on several photos of one object."""
-    if decide != DecisionOptions():
-        raise DataError(
-            "guarantees do not apply to a burst; leave out the decision options",
-            code="option-conflict",
-        )
-    if output.dry_run:
-        estimate(model, photos, Panel(()), output)
-        leave(True)
-    verdict = watch(model, len(photos), output, partial(model.score_burst, photos))
-    _show(verdict, output.json)
-    if isinstance(verdict, Verdict) and not output.json:
+    results = watch(model, len(opened), output, work)
+    for result in results:
+        _show(result, output.json)
+    verdicts = [result for result in results if not isinstance(result, Unscored)]
+    if burst and verdicts and not output.json:
         say_next("take such photos on a web page", "serve", "-p", profile)
-    leave(isinstance(verdict, Verdict))
+    elif verdicts and not output.json and not decide.claims():
+        say_reach(model.fitted(), profile, model.typical_price())
+    leave(len(verdicts) == len(results), sum(verdict.held is not None for verdict in verdicts))
 
 
 @dataclass(frozen=True)
