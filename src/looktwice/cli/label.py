@@ -104,7 +104,6 @@ def label(
         tuple(model.classifier.labels or ()),
         Asking(model, panel, max_error, level) if asking else None,
     )
-    say(f"Labels are saved to {safe(str(out))} click by click.")
     serve(session, f"Label {pictures.name or pictures}", "use the labels", command, place)
 
 
@@ -143,7 +142,6 @@ def review(
     out = out or (verdicts / "labels.csv" if verdicts.is_dir() else verdicts.with_name("corrections.csv"))
     command = ["looktwice", "evaluate", str(folder), *_truths(out, folder)]
     known = Labels(out, "tags" if isinstance(doubtful[0], TagVerdict) else "label")
-    say(f"Corrections of {len(shown)} verdicts are saved to {safe(str(out))} click by click.")
     session = LabellingSession(shown, list(shown), known, verdicts=doubtful, reviewing=True)
     serve(session, "Review verdicts", "evaluate the reviewed ones, which are not a random sample", command, place)
 
@@ -171,7 +169,6 @@ def audit(
     audited = Audit.from_verdicts(scored, seed)
     folder, shown = _pictures(verdicts, pictures, audited.order())
     known = Labels(out or verdicts.with_name("audit.csv"))
-    say(f"Labels are saved to {safe(str(known.out))} click by click.")
     _print_share(audited, known)
     session = LabellingSession(shown, list(shown), known, verdicts=scored, audit=audited)
     serve(session, "Audit", "label more of them", ["looktwice", "audit", str(verdicts), str(folder)], place)
@@ -218,9 +215,9 @@ def _cost(text: str) -> tuple[str, float]:
 
 def serve(session: LabellingSession, title: str, purpose: str, command: Sequence[str], place: Place) -> None:
     """Serve the page until a signal, then print the next command and its purpose."""
-    app = load(PAGE)
+    say(f"{len(session.pictures)} pictures. Labels are saved to {safe(str(session.labels.out))} click by click.")
     try:
-        app.run(session, app.Work(title, shlex.join(command)), place)
+        load(PAGE).run(session, title, shlex.join(command), place)
     finally:
         session.labels.close()
     if session.labels.known():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from fastapi import FastAPI, Request
@@ -44,29 +44,20 @@ class UndoBody(BaseModel):
     window: Token
 
 
-@dataclass(frozen=True)
-class Work:
-    """The page title, and the command that uses the labels."""
-
-    title: str
-    next: str
-    """The command that uses the labels."""
-
-
-def run(session: LabellingSession, work: Work, place: Place) -> None:
-    """Serve the page until the process gets a signal."""
+def run(session: LabellingSession, title: str, command: str, place: Place) -> None:
+    """Serve the page with this title until the process gets a signal; `command` uses the labels."""
     tokens = Tokens.of(place)
     check_address(place.host, tokens)
 
     async def serve() -> None:
-        await answer(build(session, work, tokens, place.names), LIMITS, place, listening, tokens.made)
+        await answer(build(session, title, command, tokens, place.names), LIMITS, place, listening, tokens.made)
 
     # Ctrl-C ends it, even before signal handlers are set.
     with listen(place.host, place.port) as listening, suppress(KeyboardInterrupt):
         run_async(serve)
 
 
-def build(session: LabellingSession, work: Work, tokens: Tokens, names: tuple[str, ...] = ()) -> ASGIApp:
+def build(session: LabellingSession, title: str, command: str, tokens: Tokens, names: tuple[str, ...] = ()) -> ASGIApp:
     """The ASGI application, behind the access control of the service."""
 
     @asynccontextmanager
@@ -80,7 +71,7 @@ def build(session: LabellingSession, work: Work, tokens: Tokens, names: tuple[st
     page = page_files(HERE / "page", "label.html") | {path: shared[path] for path in SHARED}
     for path, file in page.items():
         app.add_route(path, file)
-    _Routes(session, work).add_to(app)
+    _Routes(session, title, command).add_to(app)
     add_refusals(app, Counters())
     return Guard(app, LIMITS, tokens, names, page.keys(), Counters())
 
@@ -88,8 +79,8 @@ def build(session: LabellingSession, work: Work, tokens: Tokens, names: tuple[st
 class _Routes:
     """The HTTP routes that the page calls."""
 
-    def __init__(self, session: LabellingSession, work: Work) -> None:
-        self._session, self._work = session, work
+    def __init__(self, session: LabellingSession, title: str, command: str) -> None:
+        self._session, self._title, self._command = session, title, command
         self._decoding = asyncio.Semaphore(2)  # because a large picture takes memory
 
     def add_to(self, app: FastAPI) -> None:
@@ -104,7 +95,7 @@ class _Routes:
 
     async def work(self, _: Request) -> Response:
         """The page title, the next command, and the vocabulary."""
-        return JSONResponse({**asdict(self._work), "labels": self._session.words()})
+        return JSONResponse({"title": self._title, "next": self._command, "labels": self._session.words()})
 
     async def state(self, request: Request) -> Response:
         """The state of a window: its pictures and the progress of all windows."""
