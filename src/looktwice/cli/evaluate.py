@@ -15,7 +15,6 @@ from looktwice.cli.console import (
     estimate,
     guarantee,
     leave,
-    overall,
     policy_of,
     print_json,
     results_table,
@@ -27,7 +26,7 @@ from looktwice.cli.console import (
     tag_table,
     watch,
 )
-from looktwice.cli.fit import tell_duplicates
+from looktwice.cli.fit import report_to, tell_duplicates
 from looktwice.cli.options import (
     Help,
     LabelledArgument,
@@ -61,7 +60,7 @@ from looktwice.model import (
     needs,
     remarks,
 )
-from looktwice.report import ReportInputs, saved_inputs, write
+from looktwice.report import ReportInputs, saved_inputs
 
 OUT_OF_REACH = "Even the most confident answers are wrong too often"
 
@@ -106,7 +105,7 @@ def evaluate(
     tell_duplicates(collected)
     if report:
         inputs = ReportInputs(evaluation.profile, collected.votes, labelled, policy, collected.descriptors)
-        _write(report, replace(inputs, price_micros=model.typical_price()), decide)
+        report_to(report, replace(inputs, price_micros=model.typical_price()), decide)
     if output.json:
         print_json(evaluation.record())
     elif model.kind == "tags":
@@ -143,13 +142,8 @@ def report(
     check_outputs((), report=out)
     loaded = Profile.load(profile)
     inputs = saved_inputs(loaded, votes, pictures, round(1e6 * price))
-    _write(out, replace(inputs, policy=decide.of(loaded)), decide)
+    report_to(out, replace(inputs, policy=decide.of(loaded)), decide)
     say_next("serve it, with a page on which to drop pictures", "serve", "-p", profile)
-
-
-def _write(out: Path, inputs: ReportInputs, decide: DecisionOptions) -> None:
-    write(out, replace(inputs, max_error=overall(decide.max_error), level=decide.level))
-    say(f"Report: {safe(str(out))}")
 
 
 def plan(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -23,6 +23,7 @@ from looktwice.cli.console import (
     complain,
     estimate,
     leave,
+    overall,
     print_json,
     results_table,
     safe,
@@ -167,15 +168,16 @@ def fit(
     if result.cut:
         say(f"[yellow]Incomplete:[/yellow] {safe(result.cut)}")
     if report:
-        _write_report(report, result, labelled, model.typical_price(profile.name))
+        decide, price = DecisionOptions(), model.typical_price(profile.name)
+        policy = decide.of(profile)  # with early stopping, if the profile has a rule
+        report_to(report, ReportInputs(profile, result.collected.votes, labelled, policy, price_micros=price), decide)
     leave(not (unscored or result.cut))
 
 
-def _write_report(path: Path, result: FitResult, pictures: Sequence[Picture], price: int) -> None:
-    """Write the report about the profile with its default settings, including early stopping if it has a rule."""
-    policy = DecisionOptions().of(result.profile)
-    write_report(path, ReportInputs(result.profile, result.collected.votes, pictures, policy, price_micros=price))
-    say(f"Report: {path}")
+def report_to(out: Path, inputs: ReportInputs, decide: DecisionOptions) -> None:
+    """Write a report, in which the guarantees are those of these options."""
+    write_report(out, replace(inputs, max_error=overall(decide.max_error), level=decide.level))
+    say(f"Report: {safe(str(out))}")
 
 
 def guarantee_record(profile: Profile) -> dict[str, float] | None:
