@@ -101,7 +101,7 @@ def test_the_command_line_has_every_option(name: str) -> None:
 PYTHON = {
     "fit": {"add": "model:Model.borrow"},
     "look": {"burst": "model:Model.burst"},
-    "score": {"verify": "decisions.verdict_files:ScoreFile"},
+    "score": {},
     "evaluate": {},
     "check": {},
 }

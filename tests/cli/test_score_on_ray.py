@@ -177,17 +177,16 @@ def test_more_workers_than_processors_are_not_waited_for(crewed: Crew) -> None:
 
 
 @pytest.mark.parametrize(
-    ("take", "verify", "ask", "output"),
+    ("take", "ask", "output"),
     [
-        (":10", False, AskOptions(), Output()),
-        (None, True, AskOptions(), Output()),
-        (None, False, AskOptions(batch=True), Output()),
-        (None, False, AskOptions(), Output(json_log=True)),
+        (":10", AskOptions(), Output()),
+        (None, AskOptions(batch=True), Output()),
+        (None, AskOptions(), Output(json_log=True)),
     ],
 )
-def test_what_is_for_one_machine_is_refused(take: str | None, verify: bool, ask: AskOptions, output: Output) -> None:
+def test_what_is_for_one_machine_is_refused(take: str | None, ask: AskOptions, output: Output) -> None:
     with pytest.raises(DataError, check=coded("option-conflict")):
-        score(["photos"], take, verify, Path("nowhere"), None, "photos-out", DecisionOptions(), Machines(), ask, output)
+        score(["photos"], take, Path("nowhere"), None, "photos-out", DecisionOptions(), Machines(), ask, output)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])

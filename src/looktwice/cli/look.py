@@ -196,14 +196,6 @@ def score(
     profile: ProfileOption,
     classifier: OtherOption,
     take: TakeOption = None,
-    verify: Annotated[
-        bool,
-        Help(
-            "--verify",
-            help="When resuming, compare the pixels of every picture with those of its verdict, even if the file "
-            "seems unchanged.",
-        ),
-    ] = False,
 ) -> None:
     """Write verdicts for whole folders to a file. After an interruption, run the command again to resume.
 
@@ -218,9 +210,7 @@ def score(
     if machines.engine == "ray":
         from looktwice.cli.ray import score as score_on_machines
 
-        leave(
-            *score_on_machines(pictures, take, verify, profile, others(classifier), out, decide, machines, ask, output)
-        )
+        leave(*score_on_machines(pictures, take, profile, others(classifier), out, decide, machines, ask, output))
     place = Path(out)
     check_unread(place, (*pictures, profile, *classifier))
     opened, model = (
@@ -233,7 +223,7 @@ def score(
         estimate(model, opened, None, output, decide)
         return
     header: dict[str, object] = {"profile": model.fitted().model_dump(mode="json"), "options": asdict(decide)}
-    file = ScoreFile(place, header, opened, kind=model.kind, verify=verify, size=model.limits.working_size)
+    file = ScoreFile(place, header, opened, kind=model.kind, size=model.limits.working_size)
     todo = opened
     if file.changed:
         say(f"{len(file.changed)} picture{'s' * (len(file.changed) > 1)} changed since the verdict: queried again.")

@@ -57,7 +57,6 @@ NO_LEDGER = (
 def score(
     paths: Sequence[str],
     take: str | None,
-    verify: bool,
     profile_path: Path,
     classifiers: Classifiers | None,
     out: str,
@@ -70,7 +69,6 @@ def score(
     verdicts are held."""
     for used, why in (
         (take is not None, "--take works on one machine only; on Ray, specify the pictures to score"),
-        (verify, "--verify works on one machine only; on Ray, specify another folder to score everything again"),
         (output.json_log, "--json-log works on one machine only; Ray has its own logs and dashboard"),
         (
             ask.batch,

@@ -82,13 +82,9 @@ class ScoreFile:
         pictures: Sequence[Picture],
         *,
         kind: AnswerKind = "label",
-        verify: bool = False,
         size: WorkingSize | None = None,
     ) -> None:
-        """`verify` compares the pixels of all pictures with their verdicts, not only those whose stamps differ.
-
-        `size` is the working size.
-        """
+        """`size` is the working size."""
         self._out, self._kind = out, kind
         self._hold = files.FileLock(out)
         self._part = out.with_name(out.name + ".part")
@@ -100,7 +96,6 @@ class ScoreFile:
         """The indices of pictures whose verdicts lack answers that the budget did not cover."""
         self._next = 0
         self._size = size
-        self._verify = verify
         self._stamps: dict[str, Stamp | None] = {}
         """The stamps of pictures that were read and have no verdict yet."""
         self.changed = set[int]()
@@ -218,7 +213,7 @@ class ScoreFile:
     def _same(self, picture: Picture, record: dict[str, object]) -> bool:
         """Whether a verdict is about the current picture; pixels are compared if the stamp differs."""
         stamp = picture.stamp()
-        if stamp and list(stamp) == record["stamp"] and not self._verify:
+        if stamp and list(stamp) == record["stamp"]:
             return True
         try:
             return picture.image(self._size).digest == record["digest"]
