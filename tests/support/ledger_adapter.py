@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from dataclasses import astuple
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
@@ -154,7 +153,7 @@ class AdaptedSession:
         return next((each.answer.label for each in stored.values()), None)
 
     def counted(self) -> list[Counted]:
-        return [Counted(*astuple(self._ledger.spend(who))) for who in WHO]
+        return [Counted(*self._ledger.spend(who)) for who in WHO]
 
     def kill(self, after: int | None = None) -> None:
         self._shared.dead.add(self.id)
