@@ -97,8 +97,8 @@ import looktwice as lt
 X = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3), np.uint8)
 y = ["ant", "bee"] * 10
 model = lt.Model(sys.argv[1], ledger=sys.argv[2])
-model.fit(X, y, views="mirror")
-estimator = lt.LookTwice(sys.argv[1], views="mirror", ledger=sys.argv[2]).fit(X, y)
+model.fit(X, y, views="mirror", calibrator="probit")
+estimator = lt.LookTwice(sys.argv[1], views="mirror", ledger=sys.argv[2], calibrator="probit").fit(X, y)
 print(len(estimator.predict(X)), next(model.score(X)).name, flush=True)
 """
     command = [sys.executable, "-W", "always", "-c", script, str(server.describe(tmp_path)), ledger]
@@ -329,11 +329,11 @@ def test_nothing_is_learned_from_a_part_of_the_pictures() -> None:
     async def stopped() -> None:
         async with lt.AsyncModel(brightest, on_answer=lambda _: model.stop()) as model:
             with pytest.raises(lt.LookTwiceError, check=coded("unscored")):
-                await model.fit(IMAGES, LABELS.tolist(), views=VIEWS)
+                await model.fit(IMAGES, LABELS.tolist(), views=VIEWS, calibrator="probit")
             assert model.profile is None
             model._on_answer = model.engine.on_answer = None
             model.resume()
-            await model.fit(IMAGES, LABELS.tolist(), views=VIEWS)
+            await model.fit(IMAGES, LABELS.tolist(), views=VIEWS, calibrator="probit")
 
     asyncio.run(stopped())
 
@@ -370,7 +370,7 @@ def test_every_answer_is_told_once(tmp_path: Path) -> None:
 def test_the_answers_of_the_label_check_are_told_once() -> None:
     heard: list[AnswerEvent] = []
     with lt.Model(brightest, on_answer=heard.append) as model:
-        model.fit(IMAGES, LABELS.tolist(), views=VIEWS)
+        model.fit(IMAGES, LABELS.tolist(), views=VIEWS, calibrator="probit")
     assert len(heard) == len({(answer.name, answer.place) for answer in heard}) == 300
 
 
@@ -390,7 +390,7 @@ def test_a_saved_profile_gives_the_same_verdicts(tmp_path: Path) -> None:
     with np.load(DEMO / "pictures.npz") as file:
         clothes = file["images"]
     with lt.Model(DEMO / "fashion.toml") as model:
-        model.fit(clothes[:60], model_labels(model, clothes[:60]), views="mirror")
+        model.fit(clothes[:60], model_labels(model, clothes[:60]), views="mirror", calibrator="probit")
         model.save(tmp_path / "profile.json")
         expected = model.look(clothes[70])
     with lt.Model.load(tmp_path / "profile.json") as again:
@@ -482,7 +482,7 @@ def test_a_truth_beyond_what_the_classifier_says_is_a_class_too() -> None:
 
     truths = ["odd" if place % 7 == 0 else bright(image) for place, image in enumerate(IMAGES)]
     with lt.Model(bright) as model:
-        assert model.fit(IMAGES, truths, views="gaussian:0.5*4").profile.classes == 3
+        assert model.fit(IMAGES, truths, views="gaussian:0.5*4", calibrator="probit").profile.classes == 3
 
 
 def test_what_cannot_be_scored_is_an_error_of_its_kind(tmp_path: Path, server: Running, profile: Profile) -> None:

@@ -238,7 +238,7 @@ import sys
 import numpy as np
 import looktwice as lt
 held = np.load("pictures.npz")
-lt.LookTwice(sys.argv[1], views="mirror rotation:10*2", ledger="answers.db").fit(held["images"], held["labels"])
+lt.LookTwice(sys.argv[1], "mirror rotation:10*2", "probit", ledger="answers.db").fit(held["images"], held["labels"])
 """
     with fault_server() as server:
         command = [sys.executable, "-W", "error", "-c", script, str(server.describe(tmp_path))]
