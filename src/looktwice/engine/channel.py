@@ -139,9 +139,9 @@ class Channel:
         """
         step = max(1, RENDERED_BYTES // image.pixels.nbytes)
         for start in range(0, len(queries), step):
-            part = queries[start : start + step]
-            shown = [query.question for query in part if query.question]
-            for query, question, pixels in zip(part, shown, render(image, shown), strict=True):
+            chunk = queries[start : start + step]
+            shown = [query.question for query in chunk if query.question]
+            for query, question, pixels in zip(chunk, shown, render(image, shown), strict=True):
                 height, width, _ = pixels.shape
                 phrasing = question.phrasing
                 try:

@@ -256,10 +256,10 @@ class Calls:
             self._timer.cancel()
         self._start()
 
-    async def _call(self, own: _Waiting, others: list[_Waiting]) -> Answered:
+    async def _call(self, first: _Waiting, others: list[_Waiting]) -> Answered:
         """Make a call for all its senders; returns the answers of the first."""
         started = time.perf_counter()
-        prepared = [each for waiting in (own, *others) for each in waiting.prepared]
+        prepared = [picture for waiting in (first, *others) for picture in waiting.prepared]
         try:
             answers = await self._classifier.label(prepared)
             if len(answers) != len(prepared):
@@ -280,11 +280,11 @@ class Calls:
         self.failures = 0
         self.concurrency.answered()
         self.seconds = latency if not self.seconds else 0.9 * self.seconds + 0.1 * latency
-        start = len(own.prepared)
+        start = len(first.prepared)
         for waiting in others:
             waiting.turn.set_result(Answered(answers[start : start + len(waiting.prepared)], latency))
             start += len(waiting.prepared)
-        return Answered(answers[: len(own.prepared)], latency)
+        return Answered(answers[: len(first.prepared)], latency)
 
     def _failed(self, error: BaseException) -> None:
         """Record a failed call, unless the call was sent before the current pause."""

@@ -59,8 +59,8 @@ class Run:
                 f"no classifier is named {min(unknown)!r}; there are {', '.join(channels)}", code="view-unknown"
             )
         for name in dict.fromkeys(names):
-            own = (drawn(view) for (view, _), who in zip(slots, names, strict=True) if who == name)
-            check_words(channels[name].classifier, own)
+            views = (drawn(view) for (view, _), who in zip(slots, names, strict=True) if who == name)
+            check_words(channels[name].classifier, views)
         placed = []
         for place, ((view, index), name) in enumerate(zip(slots, names, strict=True)):
             seed = channels[name].settings.seed if view.random else 0
@@ -194,7 +194,7 @@ class OpenPicture:
         if several and failed and ended and ended.cause is Cause.STOPPED:  # the next run gets the answers
             return Unscored(self.picture.name, ended.cause, ended.message, ended.code)
         if (set(labels) == {None} and not so_far) if several else (failed or labels[0] is None):
-            place, reason = next(each for each in missing.items() if each[1] in (failed or [missing[0]]))
+            place, reason = next(missed for missed in missing.items() if missed[1] in (failed or [missing[0]]))
             who = f"{self.queries[place].channel.name}: " if several else ""
             return Unscored(self.picture.name, reason.cause, f"{who}{reason.message}", reason.code)
         rest = 0 if so_far else len(self.run.slots) - len(labels)

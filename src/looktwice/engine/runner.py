@@ -95,7 +95,9 @@ class Runner:
         stated = self.settings.budgets
         if self.ledger and not self._holds and any(budget.scope for budget in stated):
             held = await self.ledger.change(
-                lambda transaction: tuple(transaction.hold_budget(each) if each.scope else each for each in stated)
+                lambda transaction: tuple(
+                    transaction.hold_budget(budget) if budget.scope else budget for budget in stated
+                )
             )
             self.settings = replace(self.settings, budgets=held)
             self._holds = True
@@ -314,12 +316,14 @@ class Runner:
     def money_left(self) -> int | None:
         """The remaining money, in millionths; None without a limit."""
         left = (budget.money_left(spend) for budget, spend in self._spends())
-        return min((each for each in left if each is not None), default=None)
+        return min((money for money in left if money is not None), default=None)
 
     def _spends(self) -> list[tuple[Budget, Spend]]:
         """Each budget with its spend."""
-        own = (self.classifier.fingerprint,)
-        return [(each, self.ledger.spend(*(each.group or own))) for each in self.settings.budgets if self.ledger]
+        alone = (self.classifier.fingerprint,)
+        return [
+            (budget, self.ledger.spend(*(budget.group or alone))) for budget in self.settings.budgets if self.ledger
+        ]
 
     def unavailable(self) -> str | None:
         """The reason why no query can be sent now, as a sentence; None if queries can be sent."""
@@ -337,7 +341,9 @@ class Runner:
         short = [(budget, spend) for budget, spend in self._spends() if not budget.covers(spend, price)]
         if not short:
             return None
-        if all(replace(each, queries_per_day=None, micros_per_day=None).covers(spend, price) for each, spend in short):
+        if all(
+            replace(budget, queries_per_day=None, micros_per_day=None).covers(spend, price) for budget, spend in short
+        ):
             return "the budget of this day is spent; the next day begins at midnight UTC"
         return "the budget is spent; raise it to continue"
 

@@ -133,11 +133,11 @@ def read_coco(path: Path) -> dict[str, KnownTruth]:
     """Read the categories of the instances in each picture from COCO JSON; pictures without instances have no tags."""
     with reading(path, "COCO instances JSON, with images, annotations and categories"):
         content = json.loads(path.read_bytes())
-        names = {each["id"]: str(each["name"]) for each in content["categories"]}
-        tags: dict[object, dict[str, None]] = {each["id"]: {} for each in content["images"]}
-        for each in content["annotations"]:
-            tags[each["image_id"]][names[each["category_id"]]] = None
-        return {str(each["file_name"]): KnownTruth(tags=tuple(tags[each["id"]])) for each in content["images"]}
+        names = {category["id"]: str(category["name"]) for category in content["categories"]}
+        tags: dict[object, dict[str, None]] = {picture["id"]: {} for picture in content["images"]}
+        for instance in content["annotations"]:
+            tags[instance["image_id"]][names[instance["category_id"]]] = None
+        return {str(picture["file_name"]): KnownTruth(tags=tuple(tags[picture["id"]])) for picture in content["images"]}
 
 
 def _probability(text: str, name: str, where: str) -> float:
@@ -459,7 +459,7 @@ def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[P
     # An accented letter may be one character in the table but two in the file name, as on macOS.
     others = {normalize("NFC", name): name for name in sources.keys() - truths.keys()}
     aliases = {name: others.get(normalize("NFC", name), name) for name in truths.keys() - sources.keys()}
-    truths = {aliases.get(name, name): each for name, each in truths.items()}
+    truths = {aliases.get(name, name): entry for name, entry in truths.items()}
     bare = sorted(sources.keys() - truths.keys())
     growing = is_coco or (column == COLUMN and {NOT, TAGS} & {*read_header(table)})  # people still label with it
     if bare and not growing:
@@ -478,7 +478,7 @@ def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[P
             f"{where}: {few(lost, 'true label')} without a picture in {shown(str(path))}; remove the rows",
             code="labels-unmatched",
         )
-    useful = {name: each for name, each in truths.items() if each.truth or each.excluded or each.tags is not None}
+    useful = {name: entry for name, entry in truths.items() if entry.truth or entry.excluded or entry.tags is not None}
     if not useful:
         raise DataError(f"{where}: contains no label; label some pictures with: looktwice label", code="labels-missing")
     known = {name: useful[name] for name in (sorted(useful) if path.is_dir() else sources) if name in useful}

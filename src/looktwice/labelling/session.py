@@ -57,12 +57,12 @@ class Queue:
         """The next pictures for a window, in the order of display: those already assigned to it, then unassigned
         ones."""
         now, done = self._clock(), settled | skipped
-        own = [name for name, (who, _) in self._leases.items() if who == window and name not in done]
+        assigned_here = [name for name, (who, _) in self._leases.items() if who == window and name not in done]
         taken = {name for name, (who, until) in self._leases.items() if who != window and until > now}
         fresh = (name for name in self._order if name not in done)
         again = (name for name in self._order if name in skipped and name not in settled)
-        free = (name for name in chain(fresh, again) if name not in taken and name not in own)
-        assigned = list(islice(chain(own, free), count))
+        free = (name for name in chain(fresh, again) if name not in taken and name not in assigned_here)
+        assigned = list(islice(chain(assigned_here, free), count))
         self._leases |= dict.fromkeys(assigned, (window, now + LEASE))
         return assigned
 

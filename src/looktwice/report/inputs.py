@@ -73,7 +73,7 @@ class ReportInputs:
         if policy.rounds is None:
             return float(prices.sum())
         known = (*self.profile.cheaper, self.profile.adaptive)
-        stopping = next((each for each in known if each and each.held_out is policy.held_out), None)
+        stopping = next((rule for rule in known if rule and rule.held_out is policy.held_out), None)
         return stopping.price if stopping and self.profile.others and self.price_micros else prices[0] * queries
 
 
@@ -133,7 +133,7 @@ def judge(inputs: ReportInputs) -> Judged | None:
         return Judged(labelled.take(rows), label, confidence, correct, taught=True, results=inputs.profile.results)
     labelled = labelled.evenly()
     outcome = calibration.crossfit.outcome(calibrator, labelled)
-    results = tuple(Result.from_outcome(each) for each in (*baselines(labelled, inputs.profile), outcome))
+    results = tuple(Result.from_outcome(judged) for judged in (*baselines(labelled, inputs.profile), outcome))
     return Judged(labelled, outcome.label, outcome.confidence, outcome.correct, taught=False, results=results)
 
 

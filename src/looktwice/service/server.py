@@ -55,9 +55,9 @@ class Patient(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self.limits.connections:
-            waiting = [each for each in self.connections if isinstance(each, Patient) and each._deadline]
+            waiting = [other for other in self.connections if isinstance(other, Patient) and other._deadline]
             if waiting:
-                min(waiting, key=lambda each: each._deadline.when() if each._deadline else 0.0).transport.abort()
+                min(waiting, key=lambda other: other._deadline.when() if other._deadline else 0.0).transport.abort()
         self._await_request()
 
     def handle_events(self) -> None:
@@ -214,4 +214,4 @@ def addresses() -> list[str]:
         with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((other, 9))  # of a datagram socket, this only chooses the address
             known.add(probe.getsockname()[0])
-    return sorted(each for each in known if not is_loopback(each))
+    return sorted(address for address in known if not is_loopback(address))

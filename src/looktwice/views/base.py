@@ -119,8 +119,8 @@ class View(ABC):
             raise ViewError(
                 f"the view {family.__qualname__} is not registered; put @register above its class", code="view-plugin"
             )
-        for each in arguments(family):
-            object.__setattr__(self, each.name, _checked(family, each, getattr(self, each.name)))
+        for argument in arguments(family):
+            object.__setattr__(self, argument.name, _checked(family, argument, getattr(self, argument.name)))
 
     @abstractmethod
     def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
@@ -147,9 +147,11 @@ class View(ABC):
     @cached_property
     def text(self) -> str:
         """The canonical text, the inverse of `parse`."""
-        given = [(each, getattr(self, each.name)) for each in arguments(type(self))]
-        texts = [printed(value) for each, value in given if each.default is MISSING]
-        texts += [f"{each.name}={printed(value)}" for each, value in given if each.default not in (MISSING, value)]
+        given = [(argument, getattr(self, argument.name)) for argument in arguments(type(self))]
+        texts = [printed(value) for argument, value in given if argument.default is MISSING]
+        texts += [
+            f"{argument.name}={printed(value)}" for argument, value in given if argument.default not in (MISSING, value)
+        ]
         return ":".join(filter(None, (name_of(type(self)), ",".join(texts))))
 
     def __str__(self) -> str:
@@ -247,20 +249,20 @@ def arguments(family: type[View]) -> tuple[Argument, ...]:
             f"the fields of the view {name_of(family)} cannot be read: {error}", code="view-plugin"
         ) from None
     known = []
-    for each in fields(family):
-        allowed = get_args(hints[each.name])
+    for parameter in fields(family):
+        allowed = get_args(hints[parameter.name])
         last = allowed[-1] if allowed else None
         if isinstance(last, Between) and isfinite(last.low) and isfinite(last.high):
-            known.append(Argument(each.name, last, each.default))
+            known.append(Argument(parameter.name, last, parameter.default))
             continue
         words = tuple(word for word in allowed if isinstance(word, str) and _WORD.fullmatch(word))
-        if not words or len(words) < len(allowed) or each.default is MISSING:
+        if not words or len(words) < len(allowed) or parameter.default is MISSING:
             raise ViewError(
-                f"{name_of(family)}: the field {each.name} must be Annotated[float, Between(low, high)], with finite "
-                "limits, or a Literal of lower-case words with a default",
+                f"{name_of(family)}: the field {parameter.name} must be Annotated[float, Between(low, high)], with "
+                "finite limits, or a Literal of lower-case words with a default",
                 code="view-plugin",
             )
-        known.append(Argument(each.name, words, each.default))
+        known.append(Argument(parameter.name, words, parameter.default))
     return tuple(known)
 
 

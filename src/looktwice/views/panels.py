@@ -184,18 +184,18 @@ def parse(text: str) -> View:
 def _parse_one(text: str) -> View:
     name, colon, rest = text.partition(":")
     family = _family(name)
-    needed = [each for each in arguments(family) if each.default is MISSING]
-    optional = {each.name: each for each in arguments(family) if each.default is not MISSING}
+    needed = [argument for argument in arguments(family) if argument.default is MISSING]
+    optional = {argument.name: argument for argument in arguments(family) if argument.default is not MISSING}
     given = rest.split(",") if colon else []
-    numbers = [_read_number(each, text) for each in given if "=" not in each]
+    numbers = [_read_number(written, text) for written in given if "=" not in written]
     options: dict[str, str | float] = {}
-    for option, _, value in (each.partition("=") for each in given if "=" in each):
+    for option, _, value in (written.partition("=") for written in given if "=" in written):
         if option not in optional:
             has = f"has the options {', '.join(optional)}" if optional else "has no options"
             raise ViewError(f"unknown option {short(option)} in {short(text)}; {name} {has}")
         options[option] = _read_number(value, text) if isinstance(optional[option].allowed, Between) else value
     if len(numbers) != len(needed) or len(numbers) + len(options) != len(given):
-        names = [*(each.name.upper() for each in needed), *(f"[{option}=…]" for option in optional)]
+        names = [*(argument.name.upper() for argument in needed), *(f"[{option}=…]" for option in optional)]
         form = ":".join(filter(None, (name, ",".join(names))))
         raise ViewError(f"{short(text)} does not fit the form {form}; give every number and option once")
     return family(*numbers, **options)

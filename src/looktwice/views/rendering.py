@@ -36,7 +36,7 @@ def words(questions: Sequence[Question], part: int, count: int) -> Words:
     Picture, view, seed and part seed a random stream; draw k uses its k-th block of `count` words.
     """
     digest, view, seed, index = questions[0]
-    if any(each[2:] != (seed, index + place) for place, each in enumerate(questions)):  # the blocks are not contiguous
+    if any(question[2:] != (seed, index + place) for place, question in enumerate(questions)):  # not contiguous
         return np.concatenate([words([question], part, count) for question in questions])
     key = blake2b(f"{digest} {view.text} {seed} {part}".encode(), digest_size=32).digest()
     bits = np.random.PCG64DXSM(0)
@@ -162,15 +162,15 @@ def moves_of(view: View) -> Moves:
     """The moves of a view that can be drawn in one step, because all its parts are moves with compatible sampling."""
     drawn = [part for part in view.parts if not isinstance(part, Worded)]
     moves = tuple(part for part in drawn if isinstance(part, Moving))
-    samplings = {(each.border, each.interpolation) for each in moves if isinstance(each, Sampled)}
+    samplings = {(move.border, move.interpolation) for move in moves if isinstance(move, Sampled)}
     return moves if len(moves) == len(drawn) and len(samplings) <= 1 else ()
 
 
 def sampling_of(moves: Moves) -> Sampling:
     """The sampling of the moves, which is the same for all moves except mirrors, which allow any sampling."""
-    for each in moves:
-        if isinstance(each, Sampled):
-            return each.border, each.interpolation
+    for move in moves:
+        if isinstance(move, Sampled):
+            return move.border, move.interpolation
     return "reflect", "linear"
 
 
@@ -178,7 +178,7 @@ def move(moves: Moves, part: int, questions: Sequence[Question], picture: Pixels
     """Fill `out` with the picture, transformed in one step by all the moves of each query."""
     height, width, _ = picture.shape
     sampling = sampling_of(moves)
-    if any(each.random for each in moves):
+    if any(move.random for move in moves):
         maps = _maps(_sources(moves, part, questions, height, width), sampling, height, width)
         read_through(maps, picture, sampling, out)
         return
@@ -200,11 +200,11 @@ def _kept_maps(moves: Moves, height: int, width: int) -> Maps:
 
 
 def _sources(moves: Moves, part: int, questions: Sequence[Question], height: int, width: int) -> Sources:
-    each = [
+    sources = [
         _source(move.motion(uniforms(questions, place) if move.random else _NO_CHANCE), height, width)
         for place, move in enumerate(moves, start=part)
     ]
-    return reduce(_then, each)
+    return reduce(_then, sources)
 
 
 def _source(motion: Motion, height: int, width: int) -> Sources:
@@ -259,8 +259,8 @@ def piece(start: int, x: Points, y: Points, margin: int, nearest: bool) -> Piece
 
 def renderer(views: Iterable[View]) -> str:
     """The version of the renderer: RENDERER, and the versions of the families that specify one."""
-    own = {f"{name_of(type(part))}={part.version}" for view in views for part in view.parts if part.version}
-    return " ".join([RENDERER, *sorted(own)])
+    versions = {f"{name_of(type(part))}={part.version}" for view in views for part in view.parts if part.version}
+    return " ".join([RENDERER, *sorted(versions)])
 
 
 def render(image: Image, questions: Sequence[Question]) -> Pixels:
@@ -282,7 +282,7 @@ def render_into(image: Image, questions: Sequence[Question], out: Pixels) -> Non
             f"a picture of {width} x {height} is too large; scale it so that no side exceeds {LONGEST} pixels",
             code="image-too-large",
         )
-    if other := next((each.digest for each in questions if each.digest != image.digest), None):
+    if other := next((question.digest for question in questions if question.digest != image.digest), None):
         raise ViewError(
             f"a query for picture {other} was used with picture {image.digest}; use each picture's own queries"
         )

@@ -138,7 +138,7 @@ class Transaction:
             bytes(key): Claim(Entry(bytes(key), digest, view, seed, number, of), who, reserve, day, 0.0)
             for key, digest, view, seed, number, of, who, reserve, day in rows
         }
-        ended = [(claims[each.key], each) for each in results if each.key in claims]
+        ended = [(claims[result.key], result) for result in results if result.key in claims]
         self.database.execute_many(schema.FREE, [(settled.key, batch) for _, settled in ended])
         self._settled += ended
 
@@ -154,8 +154,8 @@ class Transaction:
     def look_up(self, keys: Sequence[bytes]) -> None:
         """Look up queries that are about to be claimed."""
         for start in range(0, len(keys), MOST_TOGETHER):
-            part = keys[start : start + MOST_TOGETHER]
-            for key, *rest in self.database.execute(schema.known_rows(len(part)), part):
+            chunk = keys[start : start + MOST_TOGETHER]
+            for key, *rest in self.database.execute(schema.known_rows(len(chunk)), chunk):
                 self._known[bytes(key)] = tuple(rest)
 
     def claim(self, account: Account, requests: Sequence[tuple[Entry, int]], batch: int | None = None) -> list[Granted]:
@@ -201,7 +201,7 @@ class Transaction:
                 return Wait(elsewhere=True)
         waits = False
         for budget in account.budgets:
-            group = [schema.classifier_id(each) for each in budget.group] or [who]
+            group = [schema.classifier_id(member) for member in budget.group] or [who]
             spend = Spend.total(map(self._spend, group))
             if not budget.covers(spend, reserve):
                 # A bill or a refusal may still return money; batches take too long to wait for.
@@ -218,7 +218,7 @@ class Transaction:
         return self._living
 
     def _has_open_claims(self, who: int) -> bool:
-        return bool(self._granted[who]) or any(each in self.living() for each, _ in self._open_claims(who))
+        return bool(self._granted[who]) or any(session in self.living() for session, _ in self._open_claims(who))
 
     def _open_claims(self, who: int) -> list[Row]:
         return self.database.execute(schema.OPEN, (who,))
@@ -272,8 +272,8 @@ class Transaction:
         """Insert rows with as few statements as possible."""
         step = MOST_VALUES // len(rows[0]) if rows else 1
         for start in range(0, len(rows), step):
-            part = rows[start : start + step]
-            self.database.execute(statement(len(part)), [value for row in part for value in row])
+            chunk = rows[start : start + step]
+            self.database.execute(statement(len(chunk)), [value for row in chunk for value in row])
 
 
 def stored(picos: int, row: Sequence[object]) -> Stored:
@@ -309,7 +309,9 @@ def living(sessions: Iterable[Session], now: float) -> set[int]:
     machines.
     """
     here = host()
-    return {each.id for each in sessions if (_runs(each) if each.host == here else each.beat > now - DEAD)}
+    return {
+        session.id for session in sessions if (_runs(session) if session.host == here else session.beat > now - DEAD)
+    }
 
 
 def host() -> str:
