@@ -118,6 +118,7 @@ async def test_a_model_works_in_a_running_loop_with_await_and_without(profile: P
         assert awaited.asked.pictures == 4
 
 
+@pytest.mark.slow
 def test_two_threads_may_use_one_model_at_once(profile: Profile) -> None:
     with lt.Model(brightest, profile) as model:
         expected = labels(model.score(IMAGES))
@@ -353,6 +354,7 @@ def test_progress_is_shown_or_told(profile: Profile, monkeypatch: pytest.MonkeyP
     assert "60/60" in screen.getvalue()
 
 
+@pytest.mark.slow
 def test_every_answer_is_told_once(tmp_path: Path) -> None:
     heard: list[AnswerEvent] = []
     with lt.Model(brightest, ledger=str(tmp_path / "answers.db"), canaries=0, on_answer=heard.append) as model:
@@ -367,6 +369,7 @@ def test_every_answer_is_told_once(tmp_path: Path) -> None:
         assert len(heard) == 350  # those of the ledger are told too
 
 
+@pytest.mark.slow
 def test_the_answers_of_the_label_check_are_told_once() -> None:
     heard: list[AnswerEvent] = []
     with lt.Model(brightest, on_answer=heard.append) as model:
@@ -386,6 +389,7 @@ def test_a_picture_in_any_form_gets_the_same_verdict(tmp_path: Path, profile: Pr
     assert verdicts == [verdicts[0]] * len(forms)
 
 
+@pytest.mark.slow
 def test_a_saved_profile_gives_the_same_verdicts(tmp_path: Path) -> None:
     with np.load(DEMO / "pictures.npz") as file:
         clothes = file["images"]
@@ -476,6 +480,7 @@ def test_pictures_of_two_folders_keep_their_truths_though_they_share_their_names
     assert votes.words == tuple(picture.truth for picture in (*first, *other))
 
 
+@pytest.mark.slow
 def test_a_truth_beyond_what_the_classifier_says_is_a_class_too() -> None:
     def bright(image: np.ndarray) -> str:
         return "bright" if image.mean() > 50 else "dark"
@@ -551,6 +556,7 @@ def test_a_profile_and_an_evaluation_print_as_a_few_lines_of_figures(profile: Pr
     assert max(len(str(shown).splitlines()) for shown in (evaluation, profile)) < 15
 
 
+@pytest.mark.slow
 def test_html_is_escaped() -> None:
     def hostile(image: np.ndarray) -> str:
         return "<script>alert(1)</script>" if image.mean() > 50 else "<b>"

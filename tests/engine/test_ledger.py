@@ -79,7 +79,7 @@ def settle(ledger: Ledger, granted: Sequence[Granted], result: Answer | Outcome,
     asyncio.run(work())
 
 
-@pytest.fixture(params=["sqlite", "postgres", "memory"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow), "memory"])
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
     place = str(tmp_path / "ledger.db")
     if request.param == "postgres":

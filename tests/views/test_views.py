@@ -363,7 +363,6 @@ def test_a_number_out_of_range_is_refused(bad: float) -> None:
 
 
 @given(st.text(max_size=60) | st.from_regex(r"[a-z]{1,9}(:[-0-9.,e=a-z+*]{0,20})?", fullmatch=True))
-@settings(max_examples=300)
 def test_any_text_is_read_or_refused(text: str) -> None:
     for reader in (parse, Panel.parse):
         with suppress(ViewError):
@@ -550,6 +549,7 @@ def test_every_view_draws_every_size(size: tuple[int, int]) -> None:
     assert pixels.dtype == np.uint8
 
 
+@pytest.mark.slow
 def test_every_kind_of_view_draws_a_4k_picture() -> None:
     image = Image.from_array(np.tile(noisy(240, 256).pixels, (9, 15, 1)))
     views = ["mirror", "turn:10", "rotation:30", "gaussian:0.1", "elastic:50,2", "tone:grey=1", "blur:1"]
