@@ -38,7 +38,7 @@ from looktwice.engine.ledger.maintenance import verify
 from looktwice.engine.limits import Polling
 from looktwice.engine.query import Cause, Progress
 from looktwice.errors import ClassifierError, LedgerError
-from looktwice.model import connection
+from looktwice.model import options
 from looktwice.model.runs import run as run_async
 from looktwice.views import Panel
 
@@ -49,7 +49,7 @@ VENDORS = ("openai", "anthropic", "gemini")
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     from looktwice.classifiers.chat import batching
 
-    monkeypatch.setattr(connection, "Polling", Polling)
+    monkeypatch.setattr(options, "Polling", Polling)
     monkeypatch.setattr(batching, "WATCH", batching.WATCH)
     monkeypatch.setattr(batching.BatchApi, "most_bytes", batching.BatchApi.most_bytes)
     hurry()

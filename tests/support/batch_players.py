@@ -47,12 +47,12 @@ def hurry() -> None:
     """Make the package impatient, in this process."""
     from looktwice.classifiers.chat import batching
     from looktwice.engine import limits
-    from looktwice.model import connection
+    from looktwice.model import options
 
     def quick() -> limits.Polling:
         return limits.Polling(soonest=0.02, latest=0.1, grace=0.4, tries=6, faults=40)
 
-    vars(connection)["Polling"] = quick
+    vars(options)["Polling"] = quick
     batching.WATCH = 0.02
     batching.BatchApi.most_bytes = 200_000
 
