@@ -256,7 +256,8 @@ class TagVerdict(PictureVerdict):
         shares = {tag.name: percent(tag.probability) for tag in self.tags}
         sure, unsure = ([f"{name} {shares[name]}" for name in names] for names in (self.yes, self.review))
         parts = [f"sure: {', '.join(sure)}"] if sure else []
-        parts += [f"unsure: {some(unsure)}"] if unsure else []
+        more = f" and {len(unsure) - MOST_TAGS} more" if len(unsure) > MOST_TAGS else ""
+        parts += [f"unsure: {', '.join(unsure[:MOST_TAGS])}{more}"] if unsure else []
         parts += [f"none of the {'other ' * bool(parts)}{len(self.no)} tags"] if self.no else []
         if self.unfamiliar_because:
             parts.append("how far that can be trusted is unknown, because the picture is unlike the labelled ones")
@@ -273,12 +274,6 @@ class TagVerdict(PictureVerdict):
 
 AnyVerdict = Verdict | TagVerdict
 """A verdict of either kind, distinguished by `kind`."""
-
-
-def some(words: Sequence[str]) -> str:
-    """The first few words, and the number of others."""
-    rest = len(words) - MOST_TAGS
-    return ", ".join(words[:MOST_TAGS]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def is_unfamiliar(verdict: PictureVerdict | Unscored) -> bool:

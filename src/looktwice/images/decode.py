@@ -76,7 +76,17 @@ def decode(data: bytes, name: str, max_pixels: int = MAX_PIXELS, size: WorkingSi
 def load(path: Path, max_pixels: int = MAX_PIXELS, size: WorkingSize | None = None) -> Image:
     """Decode a file upright, in RGB, scaled down to a working size if larger."""
     try:
-        data = _read(path)
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            what = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+            raise ImageError(f"it is {what}; give a picture file", shown(str(path)), code="image-unsupported")
+        if status.st_size > MAX_BYTES:
+            raise ImageError(
+                f"{status.st_size:,} bytes; files of up to {MAX_BYTES:,} bytes are read",
+                shown(str(path)),
+                code="image-too-large",
+            )
+        data = path.read_bytes()
     except OSError as fault:
         reason = fault.strerror or type(fault).__name__
         raise ImageError(
@@ -118,20 +128,6 @@ class MemoryLimit:
 
 
 _MEMORY = MemoryLimit(TOGETHER)
-
-
-def _read(path: Path) -> bytes:
-    status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode):
-        what = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
-        raise ImageError(f"it is {what}; give a picture file", shown(str(path)), code="image-unsupported")
-    if status.st_size > MAX_BYTES:
-        raise ImageError(
-            f"{status.st_size:,} bytes; files of up to {MAX_BYTES:,} bytes are read",
-            shown(str(path)),
-            code="image-too-large",
-        )
-    return path.read_bytes()
 
 
 def _check_size(size: tuple[int, int], max_pixels: int) -> None:

@@ -336,10 +336,9 @@ class Occlude(View):
     def _covered(self, height: int, width: int) -> NDArray[np.bool_]:
         """(height, width): whether each pixel is covered, decided by its centre."""
         y, x = ((np.arange(side) + 0.5) / side for side in (height, width))
-        if self.where in ("left", "right"):
-            return np.broadcast_to((x if self.where == "left" else 1 - x) < self.share, (height, width))
-        if self.where in ("top", "bottom"):
-            return np.broadcast_to(((y if self.where == "top" else 1 - y) < self.share)[:, None], (height, width))
+        from_edge = {"left": x, "right": 1 - x, "top": y[:, None], "bottom": 1 - y[:, None]}
+        if self.where in from_edge:
+            return np.broadcast_to(from_edge[self.where] < self.share, (height, width))
         if self.where == "grid":
             y, x = 4 * y % 1, 4 * x % 1
         down, across = (np.abs(2 * place - 1) < self.share for place in (y, x))
