@@ -257,7 +257,7 @@ class Evaluated:
         count = len(self.collected.labelled().evenly())
         return f"On {count} picture{'s' * (count != 1)}{overlap}"
 
-    def warnings(self) -> list[str]:
+    def _warnings(self) -> list[str]:
         """A warning if the figures are too optimistic."""
         warning = "Too optimistic: the profile was fitted on some of these pictures. Evaluate it on others."
         return [warning] if self.fitted else []
@@ -279,7 +279,7 @@ class Evaluation(Evaluated):
     def lines(self) -> list[str]:
         """Guarantees and accuracy, as sentences."""
         powered = [self.accuracy.sentence()] if self.accuracy else []
-        return [*self.warnings(), *self.guarantees.lines(), *powered]
+        return [*self._warnings(), *self.guarantees.lines(), *powered]
 
     def record(self) -> dict[str, object]:
         """The figures for JSON; `accuracy` only if verdicts about unlabelled pictures were given."""

@@ -324,7 +324,7 @@ class TagEvaluation(Evaluated):
 
     def lines(self) -> list[str]:
         """The overall results as sentences, with a warning if they are too optimistic."""
-        return [*self.warnings(), self.scores.sentence()]
+        return [*self._warnings(), self.scores.sentence()]
 
     def record(self) -> dict[str, object]:
         """The figures for JSON."""
