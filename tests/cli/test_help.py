@@ -1,19 +1,21 @@
 """Help is short, and says where the rest is."""
 
-import os
-import subprocess
-import sys
-
 import pytest
+from support.workshop import call, run
 
 from looktwice.cli.app import COMMANDS
 
 LINES = 60
 
 
+@pytest.fixture(autouse=True)
+def _eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
 def shown(*words: str) -> str:
-    command = [sys.executable, "-m", "looktwice.cli.app", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "80"})
+    done = call(*words)
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 
@@ -32,7 +34,6 @@ def test_the_long_help_has_every_option() -> None:
 
 
 def test_quiet_leaves_errors() -> None:
-    command = [sys.executable, "-m", "looktwice.cli.app", "look", "-q", "missing.png", "-p", "missing.json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run("look", "-q", "missing.png", "-p", "missing.json")
     assert done.returncode == 1
     assert done.stderr.startswith("error[profile-missing]")
