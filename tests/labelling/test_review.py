@@ -95,7 +95,7 @@ def test_the_command_says_what_is_missing(scored: Path, tmp_path: Path) -> None:
     done = run("review", scored / "verdicts.csv", tmp_path / "others")
     assert code_in(done.stderr) == "labels-unmatched"
     done = run("review", scored / "verdicts.csv", scored / "photos", "--cost", "melanoma")
-    assert code_in(done.stderr) == "option-invalid"
+    assert done.returncode == 2
 
 
 @in_a_browser

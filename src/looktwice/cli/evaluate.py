@@ -39,9 +39,9 @@ from looktwice.cli.options import (
     check_outputs,
     decides,
     labels,
+    numbers_by_label,
     others,
     prints,
-    shares_of,
 )
 from looktwice.model import (
     ANY,
@@ -167,7 +167,9 @@ def plan(
 
       looktwice plan --max-error 0.05 --max-error unsafe=0.01 --max-miss unsafe=0.02 --profile profile.json
     """
-    wanted = claims(shares_of("--max-error", max_error), shares_of("--max-miss", max_miss)) or claims(MAX_ERROR)
+    wanted = claims(numbers_by_label("--max-error", max_error), numbers_by_label("--max-miss", max_miss)) or claims(
+        MAX_ERROR
+    )
     loaded = Profile.load(profile) if profile else None
     tested = DecisionOptions().of(loaded).claim_tests(wanted, loaded, level) if loaded else []
     guessed = [(None, claim, guesses(claim, level, len(wanted))) for claim in wanted]

@@ -18,6 +18,7 @@ from looktwice.cli.options import (
     TakeOption,
     asks,
     find_pictures,
+    numbers_by_label,
     serves,
 )
 from looktwice.labelling.labels import Labels
@@ -134,7 +135,7 @@ def review(
       looktwice review kept-by-the-service/
     """
     load(PAGE)  # before a file for labels is made
-    doubtful = doubtful_verdicts(read_any(verdicts), dict(map(_cost, cost or ())))
+    doubtful = doubtful_verdicts(read_any(verdicts), numbers_by_label("--cost", cost) or {})
     folder, shown = _pictures(verdicts, pictures, [verdict.name for verdict in doubtful])
     if not doubtful:
         say("No verdict needs review.")
@@ -201,16 +202,6 @@ def _pictures(verdicts: Path, pictures: Path | None, names: Sequence[str]) -> tu
             code="labels-unmatched",
         )
     return folder, {name: by_name[name] for name in names}
-
-
-def _cost(text: str) -> tuple[str, float]:
-    label, _, number = text.rpartition("=")
-    try:
-        return label, float(number)
-    except ValueError:
-        raise DataError(
-            f"--cost {text!r} is not of the form LABEL=NUMBER; write for example melanoma=20", code="option-invalid"
-        ) from None
 
 
 def serve(session: LabellingSession, title: str, purpose: str, command: Sequence[str], place: Place) -> None:

@@ -157,28 +157,28 @@ def _ask(context: typer.Context, **given: object) -> AskOptions:
     return AskOptions(**given, scope=f"{context.info_name} {out}").or_project()  # type: ignore[arg-type]
 
 
-def shares_of(option: str, given: Sequence[str] | None) -> dict[str, float] | None:
-    """Parse shares by label; a number without a label applies to all other labels.
+def numbers_by_label(option: str, given: Sequence[str] | None) -> dict[str, float] | None:
+    """Parse numbers by label; a number without a label applies to all other labels.
 
-    >>> shares_of("--max-error", ["0.05", "unsafe=0.01"])
+    >>> numbers_by_label("--max-error", ["0.05", "unsafe=0.01"])
     {'*': 0.05, 'unsafe': 0.01}
     """
-    shares: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for text in given or ():
         label, _, value = text.rpartition("=")
         try:
-            shares[label or ANY] = float(value)
+            numbers[label or ANY] = float(value)
         except ValueError:
             raise typer.BadParameter(
-                f"{text!r} is not a share; specify 0.05 or LABEL=0.01", param_hint=option
+                f"{text!r} is not a number; write for example 0.05, or LABEL=0.01", param_hint=option
             ) from None
-    return shares or None
+    return numbers or None
 
 
 def _decide(max_error: list[str] | None, max_miss: list[str] | None, **given: object) -> DecisionOptions:
-    errors = shares_of("--max-error", max_error)
+    errors = numbers_by_label("--max-error", max_error)
     given["max_error"] = errors[ANY] if errors and set(errors) == {ANY} else errors
-    return DecisionOptions(max_miss=shares_of("--max-miss", max_miss), **given)  # type: ignore[arg-type]
+    return DecisionOptions(max_miss=numbers_by_label("--max-miss", max_miss), **given)  # type: ignore[arg-type]
 
 
 def _place(
