@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -220,16 +220,15 @@ class Labelling2(Labelling):
 
     fingerprint = "test:another"
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        super().__init__(lambda _: Answer("bee"), limits)
+    def __init__(self, limits: Limits | None = None, act: Callable[[int], object] = lambda _: Answer("bee")) -> None:
+        super().__init__(act, limits)
 
 
 async def test_a_failure_about_every_source_of_one_picture_leaves_it_unscored_and_the_run_goes_on(
     tmp_path: Path,
 ) -> None:
     pictures = write_pictures(tmp_path / "pictures.npz", 2)
-    mute, deaf = Labelling(lambda _: Answer("")), Labelling2()
-    deaf._act = lambda call: Answer("" if call == 1 else "bee")
+    mute, deaf = Labelling(lambda _: Answer("")), Labelling2(act=lambda call: Answer("" if call == 1 else "bee"))
     async with cheap_and_gpt(mute, deaf, tmp_path / "ledger.db") as engine:
         rows = await rows_of(engine, pictures, Panel.parse("gpt@base"))
     (unscored,) = [row for row in rows if isinstance(row, Unscored)]
