@@ -190,18 +190,18 @@ def score(
     ask: AskOptions,
     output: Output,
     machines: Machines,
-    out: Annotated[
-        str, Help("--out", "-o", help="Where to write the verdicts: .csv, .jsonl or .parquet; with Ray, a folder.")
-    ],
     profile: ProfileOption,
     classifier: OtherOption,
+    out: Annotated[
+        str, Help("--out", "-o", help="Where to write the verdicts: .csv, .jsonl or .parquet; with Ray, a folder.")
+    ] = "verdicts.csv",
     take: TakeOption = None,
 ) -> None:
     """Write verdicts for whole folders to a file. After an interruption, run the command again to resume.
 
     [bold]Examples[/bold]
 
-      looktwice score photos/ -o verdicts.csv
+      looktwice score photos/
 
       looktwice score photos/ -o verdicts.parquet --budget +10000 --dry-run
 
