@@ -26,7 +26,6 @@ from looktwice.errors import PermanentError, TransientError
 
 LOOK = {name: read_toml(DEMO / "fashion.toml")[name] for name in ("crop", "scale", "mean", "std")}
 BINARY = ("binary_tensor_data",)
-TRITON = ("classification", "binary_tensor_data")
 
 
 @asynccontextmanager
@@ -72,11 +71,6 @@ FORMS = {
 @pytest.mark.parametrize(("form", "look"), FORMS.values(), ids=FORMS.keys())
 async def test_every_form_of_model_gives_the_labels_of_the_local_one(form: Served, look: dict[str, object]) -> None:
     async with served(form, labels=model().labels, **look) as classifier:
-        assert [answer.label for answer in await ask(classifier)] == labels_of(pictures()[:6])
-
-
-async def test_triton_names_the_classes_where_the_description_does_not() -> None:
-    async with served(Served(extensions=TRITON), **LOOK) as classifier:
         assert [answer.label for answer in await ask(classifier)] == labels_of(pictures()[:6])
 
 
@@ -239,13 +233,13 @@ async def test_a_page_instead_of_metadata_is_garbled() -> None:
     assert caught.value.garbled
 
 
-MODEL = Model("picture", "FP32", (-1, 1, 28, 28), "answer", True, False)
+MODEL = Model("picture", "FP32", (-1, 1, 28, 28), "answer", True)
 
 
-def read(body: bytes, *, labels: tuple[str, ...] | None = None, model: Model = MODEL) -> Answer:
+def read(body: bytes, *, labels: tuple[str, ...] | None = None) -> Answer:
     classifier = connect_oip("", {"url": "http://h/m", "labels": labels})
     assert isinstance(classifier, OipClassifier)
-    classifier._learned = model
+    classifier._learned = MODEL
     return meant(classifier, [classifier._answer(Reply(200, {}, body))])[0]
 
 
@@ -282,17 +276,6 @@ def test_the_first_of_equal_scores_counts() -> None:
     assert read(reply("FP32", [0.5, 2.0, 2.0]), labels=("a", "b", "c")).label == "b"
 
 
-@pytest.mark.parametrize(("said", "label"), [("0.9:3:cat", "cat"), ("0.9:3", "3"), ("-1.5:3:a:b", "a:b")])
-def test_a_classification_names_the_class_or_its_position(said: str, label: str) -> None:
-    assert read(reply("BYTES", [said]), model=MODEL._replace(classification=True)).label == label
-
-
-@pytest.mark.parametrize("said", ["cat", "", "0.9", "0.9:cat", "cat:3:dog"])
-def test_a_classification_of_another_form_is_never_a_label(said: str) -> None:
-    with pytest.raises(TransientError):
-        read(reply("BYTES", [said]), model=MODEL._replace(classification=True))
-
-
 OUTPUTS = st.fixed_dictionaries(
     {
         "name": st.just("answer"),
@@ -306,11 +289,11 @@ OUTPUTS = st.fixed_dictionaries(
 )
 
 
-@given(OUTPUTS, st.booleans())
-def test_whatever_comes_back_is_an_answer_or_an_error(output: dict[str, object], classes: bool) -> None:
+@given(OUTPUTS)
+def test_whatever_comes_back_is_an_answer_or_an_error(output: dict[str, object]) -> None:
     body = json.dumps({"outputs": [output]}).encode()
     try:
-        answer = read(body, model=MODEL._replace(classification=classes))
+        answer = read(body)
     except (TransientError, PermanentError):
         return
     assert isinstance(answer.label, str)

@@ -358,10 +358,9 @@ CASES: list[Case] = [
             {"scale": 1.0},
             {"mean": [0.5]},
             {"std": [0.5]},
-            {"labels": None},
             {"encoding": {"format": "jpeg"}},
         ),
-        silent=(*QUIET, {"binary": True}, {"labels": model().labels[::-1]}),
+        silent=(*QUIET, {"labels": None}, {"binary": True}, {"labels": model().labels[::-1]}),
         saying={"scores": {}},
     ),
     Case(

@@ -629,7 +629,7 @@ METADATA = [
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3, 8, 8]}],
         "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 4]}],
     },
-    {"name": "triton", "extensions": ["binary_tensor_data", "classification"]},
+    {"name": "triton", "extensions": ["binary_tensor_data"]},
 ]
 RANKED = {"results": [{"name": "cat", "p": 0.7}, {"name": "dog", "p": 0.2}], "error": None}
 CHAT = {"choices": [{"message": {"content": '{"label": "cat"}', "refusal": None}, "finish_reason": "stop"}]}

@@ -151,13 +151,8 @@ def reading(classifier: AnyClassifier) -> str:
 
 def size_in_bytes(prepared: object) -> int | None:
     """The size of a prepared picture in a request; returns None if the size is unknown."""
-    if isinstance(prepared, bytes):
-        return len(prepared)
-    if isinstance(prepared, np.ndarray):
-        return prepared.nbytes
-    return (
-        next((len(part) for part in prepared if isinstance(part, bytes)), None) if isinstance(prepared, tuple) else None
-    )
+    parts = prepared if isinstance(prepared, tuple) else (prepared,)
+    return next((memoryview(part).nbytes for part in parts if isinstance(part, bytes | np.ndarray)), None)
 
 
 def lasting(fingerprint: str) -> str:

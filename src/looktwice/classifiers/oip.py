@@ -14,7 +14,7 @@ encoded file. If the description sets `input`, `datatype` and `shape`, no metada
 specifies that the server accepts binary tensors. Replies are always JSON.
 If the output contains scores, the label with the largest score is used; an integer is the position of the label, and a
 text is the label itself. Logits are converted to probabilities by a softmax over all classes.
-Without `labels`, Triton returns the model's own labels; for other servers the labels are then positions, as text.
+Without `labels`, the labels are positions, as text.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from typing import NamedTuple, Self
 import jmespath
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, model_validator
 from yarl import URL
 
-from looktwice.classifiers.base import MOST_OPTIONS, Answer, Classifier, Limits, Names, Pixels, Settings, fingerprint
+from looktwice.classifiers.base import Answer, Classifier, Limits, Names, Pixels, Settings, fingerprint
 from looktwice.classifiers.onnx import Preprocessing
 from looktwice.classifiers.registry import described, labels_of
 from looktwice.classifiers.replies import Found, Paths, Reader
@@ -48,8 +48,6 @@ from looktwice.errors import PermanentError
 NUMBERS = {"FP16": "<f2", "FP32": "<f4", "FP64": "<f8", "UINT8": "<u1"}
 """The numpy dtype for each type of numbers that can hold a picture."""
 ADDRESS = re.compile(r"(?P<base>.*?)(?:/v2/models)?/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?")
-CLASS = re.compile(r"(?P<value>-?\d[\d.]*(?:e[-+]?\d+)?):(?P<index>\d+)(?::(?P<label>.*))?", re.IGNORECASE | re.DOTALL)
-"""A class in the format of the classification extension."""
 
 
 class OipDescription(HttpSettings, Preprocessing):
@@ -73,24 +71,20 @@ class OipDescription(HttpSettings, Preprocessing):
         return self
 
 
-class TensorInfo(BaseModel):
-    """An input or output of a model, as described by its server."""
+class Tensor(BaseModel):
+    """An input or output of a model, in its metadata or in a reply."""
 
     name: str
     datatype: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] = ()
+    data: list[object] = []
 
 
-class Metadata(BaseModel):
-    """The metadata of a model."""
+class Tensors(BaseModel):
+    """The metadata of a model, or a reply."""
 
-    inputs: tuple[TensorInfo, ...] = ()
-    outputs: tuple[TensorInfo, ...] = ()
-
-    @field_validator("inputs", "outputs", mode="before")
-    @classmethod
-    def _none(cls, value: object) -> object:
-        return value or ()
+    inputs: tuple[Tensor, ...] | None = None
+    outputs: tuple[Tensor, ...] | None = None
 
 
 class Model(NamedTuple):
@@ -102,8 +96,6 @@ class Model(NamedTuple):
     output: str | None
     binary: bool
     """Whether the server accepts tensors as bytes after the JSON."""
-    classification: bool
-    """Whether the server returns class names."""
 
     @property
     def channels_first(self) -> bool:
@@ -117,20 +109,6 @@ class Model(NamedTuple):
             return None
         height, width = self.shape[-2:] if self.channels_first else self.shape[-3:-1]
         return (height, width) if min(height, width) > 0 else None
-
-
-class Output(BaseModel):
-    """An output in a reply."""
-
-    name: str
-    datatype: str
-    data: list[object]
-
-
-class Outputs(BaseModel):
-    """The part of a reply that is used."""
-
-    outputs: tuple[Output, ...]
 
 
 class Request(NamedTuple):
@@ -155,8 +133,7 @@ class OipClassifier:
         self.labels = labels
         self.names = Names(labels)
         silent = {*HttpSettings.model_fields, "url", "labels", "binary", "encoding"}
-        # Without labels in the description, a server that can return class names is asked for them.
-        parts = {"url": self._model_url, "named": labels is not None, "encoding": description.encoding.parts()}
+        parts = {"url": self._model_url, "encoding": description.encoding.parts()}
         self.fingerprint = fingerprint("oip", description.model_dump(exclude=silent) | parts)
 
     @property
@@ -176,7 +153,7 @@ class OipClassifier:
             if self._learned is None:
                 given = self._description
                 complete = given.input and given.datatype and given.shape
-                self._learned = _model(given, Metadata(), []) if complete else self._asked()
+                self._learned = _model(given, Tensors(), []) if complete else self._asked()
             return self._learned
 
     def prepare(self, pixels: Pixels) -> Request:
@@ -198,17 +175,15 @@ class OipClassifier:
         return self._endpoint.answer(reply, self._endpoint.parse(reply), self._read)
 
     def _read(self, content: object) -> Found:
-        """Read the output: class names, a text, a position or scores."""
+        """Read the output: a text, a position or scores."""
         try:
-            outputs = Outputs.model_validate(content).outputs
+            outputs = Tensors.model_validate(content).outputs or ()
             output = next(each for each in outputs if self.model.output in (None, each.name))
             values = np.array(output.data, object).ravel().tolist()
         except (ValueError, StopIteration):
             raise Garbled(f"is not an inference response with output {self.model.output!r}") from None
         if not values:
             raise Garbled("has an empty output")
-        if output.datatype == "BYTES" and self.model.classification:
-            return Reader(Paths(label="[].label", score="[].score"), None).read([*map(_class, values)])
         if output.datatype == "BYTES" or (len(values) == 1 and "INT" in output.datatype):
             return Reader(Paths(label="[0]"), self.labels).read(values)
         if len(values) != len(self.labels or values) or len(values) == 1:
@@ -235,12 +210,12 @@ class OipClassifier:
         endpoint = transport.endpoint("GET", self._model_url, self._headers)
         reply = await endpoint.send()
         try:
-            metadata = Metadata.model_validate_json(reply.body)
+            metadata = Tensors.model_validate_json(reply.body)
         except ValueError:
             metadata = None
         if metadata is None:
             raise endpoint.garbled("does not describe a model's inputs and outputs", reply)
-        for tensor in (*metadata.inputs, *metadata.outputs):  # error messages contain these
+        for tensor in (*(metadata.inputs or ()), *(metadata.outputs or ())):  # error messages contain these
             self._secrets.refuse(f"{tensor.name} {tensor.datatype}")
         server = transport.endpoint("GET", self._server_url, self._headers)
         content: object = None
@@ -273,15 +248,15 @@ def _places(text: str) -> tuple[str, str]:
     return server, f"{server}/models/{path['model']}{version}"
 
 
-def _model(description: OipDescription, metadata: Metadata, extensions: Sequence[object]) -> Model:
+def _model(description: OipDescription, metadata: Tensors, extensions: Sequence[object]) -> Model:
     """Combine the description with the metadata, where the picture is the only input unless it is named."""
-    named = description.input
-    inputs = [each for each in metadata.inputs if named in (None, each.name)]
-    known = inputs[0] if len(inputs) == 1 else TensorInfo(name="", datatype="", shape=())
+    named, listed = description.input, metadata.inputs or ()
+    inputs = [each for each in listed if named in (None, each.name)]
+    known = inputs[0] if len(inputs) == 1 else Tensor(name="", datatype="")
     name = named or known.name
     datatype, shape = description.datatype or known.datatype, description.shape or known.shape
     if not (name and datatype and shape):
-        names = ", ".join(repr(each.name) for each in metadata.inputs) or "none"
+        names = ", ".join(repr(each.name) for each in listed) or "none"
         raise PermanentError(
             f"the server does not describe a single input (inputs: {names}); set input for the picture, and its "
             "datatype and shape if the server does not describe it",
@@ -294,17 +269,9 @@ def _model(description: OipDescription, metadata: Metadata, extensions: Sequence
             f"height and width of BYTES, {', '.join(NUMBERS)}; set shape if it has free dimensions",
             code="model-unsupported",
         )
-    outputs = [each for each in metadata.outputs if description.output in (None, each.name)]
-    return Model(
-        name,
-        datatype,
-        shape,
-        description.output or (outputs[0].name if outputs else None),
-        description.binary or "binary_tensor_data" in extensions,
-        description.labels is None
-        and "classification" in extensions
-        and not (outputs and outputs[0].datatype == "BYTES"),
-    )
+    first = metadata.outputs[0].name if metadata.outputs else None
+    binary = description.binary or "binary_tensor_data" in extensions
+    return Model(name, datatype, shape, description.output or first, binary)
 
 
 def _array(pixels: Pixels, description: OipDescription, model: Model) -> NDArray[np.generic]:
@@ -336,8 +303,7 @@ def _request(model: Model, shape: tuple[int, ...], data: bytes | Sequence[object
     tensor: dict[str, object] = {"name": model.input, "shape": shape, "datatype": model.datatype}
     content: dict[str, object] = {"inputs": [tensor]}
     if model.output is not None:
-        parameters = {"parameters": {"classification": MOST_OPTIONS}} if model.classification else {}
-        content["outputs"] = [{"name": model.output, **parameters}]
+        content["outputs"] = [{"name": model.output}]
     if isinstance(data, bytes):
         tensor["parameters"] = {"binary_data_size": len(data)}
         head = json.dumps(content).encode()
@@ -352,11 +318,3 @@ def _request(model: Model, shape: tuple[int, ...], data: bytes | Sequence[object
         tensor["parameters"] = {"content_type": "base64"}
     tensor["data"] = data
     return Request(json.dumps(content).encode(), {"content-type": "application/json"})
-
-
-def _class(text: object) -> dict[str, object]:
-    """Parse a class in the format of the classification extension: its name, or its index, and its score."""
-    fields = CLASS.fullmatch(str(text))
-    if fields is None:
-        raise Garbled(f"has {text!r} where value:index:label should be")
-    return {"label": fields["label"] or int(fields["index"]), "score": float(fields["value"])}

@@ -32,7 +32,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
 import jmespath
 from pydantic import BaseModel, Field, field_validator, model_validator
@@ -97,9 +97,13 @@ class Told(BaseModel):
 class ChatModel(HttpSettings, ABC):
     """Settings, request format and reply format of one vendor."""
 
+    place: ClassVar[str]
+    """The path of the API, with {} for the model."""
     usual_url: ClassVar[str]
     url_variable: ClassVar[str]
     key_variable: ClassVar[str]
+    detail_setting: ClassVar[str] = ""
+    """The setting for the level of detail of pictures, which affects the price."""
     key_header: ClassVar[tuple[str, str]]
     """The name of the header with the key, and what precedes the key."""
     batch_api: ClassVar[type[BatchApi] | None] = None
@@ -152,9 +156,9 @@ class ChatModel(HttpSettings, ABC):
         )
         return ChatClassifier(description, lexicon, prompts, Secrets())
 
-    @abstractmethod
     def path(self) -> str:
         """The path of the API, relative to the server."""
+        return self.place.format(quote(self.model, safe=""))
 
     @abstractmethod
     def request(self, text: str, schema: Mapping[str, object]) -> Mapping[str, object]:
@@ -163,10 +167,6 @@ class ChatModel(HttpSettings, ABC):
     def headers(self) -> Mapping[str, str]:
         """The headers of every request, except the key."""
         return JSON
-
-    def closeness(self) -> str | None:
-        """The level of detail of pictures in requests, if it affects the price."""
-        return None
 
     def usable_size(self) -> WorkingSize:
         """The size of the picture that the model sees."""
@@ -282,7 +282,7 @@ class ChatClassifier:
             len(text) + (0 if vendor.answer == "plain" else len(schema)),
             sum(map(len, self._frame(phrasing))),
             *vendor.encoding.target(height, width),
-            vendor.closeness(),
+            getattr(vendor, vendor.detail_setting, None),
             math.ceil((characters + (SENTENCE if phrasing.describe else 0)) / 4),
             vendor.max_tokens,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
-from urllib.parse import quote
 
 from pydantic import Field
 
@@ -32,13 +31,11 @@ class OpenAIModel(ChatModel):
     url_variable: ClassVar[str] = "OPENAI_BASE_URL"
     key_variable: ClassVar[str] = "OPENAI_API_KEY"
     key_header: ClassVar[tuple[str, str]] = ("authorization", "Bearer ")
+    detail_setting: ClassVar[str] = "detail"
     batch_api: ClassVar[type[BatchApi] | None] = OpenAIBatches
     picture_limits: ClassVar[Mapping[str, object]] = {"max_side": 2048, "max_bytes": 20_000_000}
 
     detail: Literal["auto", "low", "high", "original"] | None = None
-
-    def closeness(self) -> str | None:
-        return self.detail
 
     def usable_size(self) -> WorkingSize:
         """The size that the model sees: at low detail a 512 px square, at high detail a shorter side of 768 px."""
@@ -55,6 +52,7 @@ class OpenAIModel(ChatModel):
 class Completions(OpenAIModel):
     """A model behind chat completions."""
 
+    place: ClassVar[str] = "/chat/completions"
     reply: ClassVar[str] = """{
         valid: type(choices[0].message) == 'object',
         end: (choices[0].message.refusal && 'refusal') || choices[0].finish_reason || 'stop',
@@ -66,9 +64,6 @@ class Completions(OpenAIModel):
     ends: ClassVar[Mapping[str, Missing | None]] = {"stop": None, "tool_calls": None, **OPENAI_ENDS}
 
     seed: int | None = None
-
-    def path(self) -> str:
-        return "/chat/completions"
 
     def request(self, text: str, schema: Mapping[str, object]) -> Mapping[str, object]:
         picture = {"url": f"data:image/{KIND};base64,{PICTURE}", "detail": self.detail}
@@ -98,6 +93,7 @@ class Responses(OpenAIModel):
     The server is asked to store nothing.
     """
 
+    place: ClassVar[str] = "/responses"
     reply: ClassVar[str] = """{
         valid: type(output) == 'array' && (status == 'completed' || status == 'incomplete'),
         end: (status == 'incomplete' && (incomplete_details.reason || status))
@@ -109,9 +105,6 @@ class Responses(OpenAIModel):
     ends: ClassVar[Mapping[str, Missing | None]] = {"completed": None, **OPENAI_ENDS}
 
     answer: Literal["schema", "plain"] = "schema"
-
-    def path(self) -> str:
-        return "/responses"
 
     def request(self, text: str, schema: Mapping[str, object]) -> Mapping[str, object]:
         url = f"data:image/{KIND};base64,{PICTURE}"
@@ -141,6 +134,7 @@ ANTHROPIC_WITH_TEMPERATURE = "2023-06-01"
 class Messages(ChatModel):
     """A model behind messages."""
 
+    place: ClassVar[str] = "/v1/messages"
     usual_url: ClassVar[str] = "https://api.anthropic.com"
     url_variable: ClassVar[str] = "ANTHROPIC_BASE_URL"
     key_variable: ClassVar[str] = "ANTHROPIC_API_KEY"
@@ -161,9 +155,6 @@ class Messages(ChatModel):
 
     max_tokens: int = Field(default=256, ge=1)
     logprobs: Literal[False] = False
-
-    def path(self) -> str:
-        return "/v1/messages"
 
     def headers(self) -> Mapping[str, str]:
         return {
@@ -204,10 +195,12 @@ GEMINI_BLOCKS = {"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPI
 class Gemini(ChatModel):
     """A model behind generateContent."""
 
+    place: ClassVar[str] = "/v1beta/models/{}:generateContent"
     usual_url: ClassVar[str] = "https://generativelanguage.googleapis.com"
     url_variable: ClassVar[str] = "GOOGLE_GEMINI_BASE_URL"
     key_variable: ClassVar[str] = "GEMINI_API_KEY"
     key_header: ClassVar[tuple[str, str]] = ("x-goog-api-key", "")
+    detail_setting: ClassVar[str] = "media_resolution"
     batch_api: ClassVar[type[BatchApi] | None] = GeminiBatches
     # Twenty MB is the limit of the whole request, in base64 and with the words.
     picture_limits: ClassVar[Mapping[str, object]] = {"max_side": 3072, "max_bytes": 14_000_000}
@@ -226,12 +219,6 @@ class Gemini(ChatModel):
     answer: Literal["schema", "plain"] = "schema"
     seed: int | None = None
     media_resolution: Literal["low", "medium", "high"] | None = None
-
-    def path(self) -> str:
-        return f"/v1beta/models/{quote(self.model, safe='')}:generateContent"
-
-    def closeness(self) -> str | None:
-        return self.media_resolution
 
     def request(self, text: str, schema: Mapping[str, object]) -> Mapping[str, object]:
         picture = {"inlineData": {"mimeType": f"image/{KIND}", "data": PICTURE}}
