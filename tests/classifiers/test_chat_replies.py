@@ -27,7 +27,7 @@ from support.errors import coded
 
 from looktwice.classifiers.base import Answer
 from looktwice.classifiers.chat.model import ChatClassifier, ChatModel
-from looktwice.classifiers.chat.prompts import Lexicon, Missing, Token, probability_of, word_of
+from looktwice.classifiers.chat.prompts import Lexicon, Missing, probability_of, word_of
 from looktwice.classifiers.chat.vendors import Completions, Gemini, Messages, Responses
 from looktwice.classifiers.transport import Reply
 from looktwice.errors import PermanentError, TransientError
@@ -250,7 +250,7 @@ def test_whatever_is_said_is_a_label_or_has_a_reason(said: str) -> None:
 def test_a_label_is_as_probable_as_the_tokens_that_write_it(
     word: str, tokens: Sequence[tuple[bytes, float]], probability: float | None
 ) -> None:
-    told = probability_of(word, [Token(*each) for each in tokens])
+    told = probability_of(word, tokens)
     assert told == (None if probability is None else pytest.approx(probability))
 
 

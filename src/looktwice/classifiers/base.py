@@ -152,7 +152,8 @@ def reading(classifier: AnyClassifier) -> str:
 def size_in_bytes(prepared: object) -> int | None:
     """The size of a prepared picture in a request; returns None if the size is unknown."""
     parts = prepared if isinstance(prepared, tuple) else (prepared,)
-    return next((memoryview(part).nbytes for part in parts if isinstance(part, bytes | np.ndarray)), None)
+    sent = [part for part in parts if isinstance(part, bytes | np.ndarray)]
+    return next((part.nbytes if isinstance(part, np.ndarray) else len(part) for part in sent), None)
 
 
 def lasting(fingerprint: str) -> str:

@@ -309,11 +309,6 @@ def _request(model: Model, shape: tuple[int, ...], data: bytes | Sequence[object
         head = json.dumps(content).encode()
         length = {"inference-header-content-length": str(len(head))}
         return Request(head + data, {"content-type": "application/octet-stream", **length})
-    if model.datatype == "FP16":
-        raise PermanentError(
-            "the model takes FP16, which JSON cannot hold, but its server does not support binary tensors",
-            code="model-unsupported",
-        )
     if model.datatype == "BYTES":
         tensor["parameters"] = {"content_type": "base64"}
     tensor["data"] = data

@@ -17,7 +17,7 @@ from datetime import date
 from decimal import ROUND_CEILING, Decimal
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import jmespath
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -192,30 +192,24 @@ class Table(BaseModel):
         return self.models[max(fitting, key=lambda name: (name == model, len(name)))]
 
 
-class Count(NamedTuple):
-    """The JMESPaths to a vendor's token counts; if several are present, they are summed."""
-
-    input: tuple[str, ...]
-    output: tuple[str, ...]
-    cached: tuple[str, ...]
-    written: tuple[str, ...] = ()
-
-
 COUNTS = (
-    Count(("prompt_tokens",), ("completion_tokens",), ("prompt_tokens_details.cached_tokens",)),
-    Count(
+    # Chat completions of OpenAI
+    (("prompt_tokens",), ("completion_tokens",), ("prompt_tokens_details.cached_tokens",)),
+    # Responses of OpenAI, and Anthropic, whose input excludes the cache
+    (
         ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"),
         ("output_tokens",),
         ("cache_read_input_tokens", "input_tokens_details.cached_tokens"),
         ("cache_creation_input_tokens",),
     ),
-    Count(
+    # Gemini
+    (
         ("promptTokenCount", "toolUsePromptTokenCount"),
         ("candidatesTokenCount", "thoughtsTokenCount"),
         ("cachedContentTokenCount",),
     ),
 )
-"""Chat completions of OpenAI; responses of OpenAI, and Anthropic, whose input excludes the cache; Gemini."""
+"""The JMESPaths to each vendor's counts of `Tokens`; if several are present, they are summed."""
 
 
 def tokens_of(usage: object) -> Tokens | None:

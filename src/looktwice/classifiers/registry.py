@@ -382,12 +382,11 @@ def _with_address(described: Described) -> Settings:
     if scheme == "onnx":
         return read_beside(Path(address)) if address else settings
     name, _, query = address.partition("#")[0].partition("?")
+    options = dict(parse_qsl(query))
     if scheme == "preset":
-        settings = {"preset": name, "values": dict(parse_qsl(query))}
-    elif address and scheme.endswith(("http", "https")):
-        settings = {**dict(parse_qsl(query)), "url": address}
+        settings = {"preset": name, "values": options}
     elif address:
-        settings = dict(parse_qsl(query))
+        settings = {**options, "url": address} if scheme.endswith(("http", "https")) else options
     settings = merge_preset(settings)
     values = settings.get("values")
     if isinstance(values, Mapping):

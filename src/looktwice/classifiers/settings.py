@@ -191,12 +191,12 @@ class HttpSettings(BaseModel):
     )
     public: tuple[str, ...] = Field(default=(), description="names of values that look like keys but are not")
 
-    def limits(self, size: WorkingSize, batch: int = 1, encoding: Encoding | None = None) -> Limits:
+    def limits(self, size: WorkingSize, encoding: Encoding | None = None) -> Limits:
         """Convert to limits, for a classifier with this working size."""
         size = WorkingSize(long=self.working_size) if self.working_size else size
         price = int(self.price * 1_000_000)
         jpeg_above = encoding.jpeg_above if encoding else None
-        return Limits(batch, self.concurrency, self.per_second, price, working_size=size, jpeg_above=jpeg_above)
+        return Limits(1, self.concurrency, self.per_second, price, working_size=size, jpeg_above=jpeg_above)
 
     def bills(self, status: int) -> bool:
         """Whether a reply with this status and without an answer may be billed."""

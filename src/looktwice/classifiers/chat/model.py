@@ -45,7 +45,6 @@ from looktwice.classifiers.chat.prompts import (
     Lexicon,
     Missing,
     Prompts,
-    Token,
     keepable,
     options_of,
     probability_of,
@@ -77,9 +76,6 @@ class LogProb(BaseModel):
     token: str
     logprob: float
     bytes: tuple[Annotated[int, Field(ge=0, le=255)], ...] | None = None
-
-    def as_token(self) -> Token:
-        return Token(self.token.encode() if self.bytes is None else bytes(self.bytes), self.logprob)
 
 
 class Told(BaseModel):
@@ -302,7 +298,7 @@ class ChatClassifier:
             options = tuple((keepable(word), probability) for word, probability in listed)
             word, score = options[0]
             if len(options) == 1:
-                tokens = [token.as_token() for token in told.tokens]
+                tokens = [(t.token.encode() if t.bytes is None else bytes(t.bytes), t.logprob) for t in told.tokens]
                 score, options = probability_of(word, tokens) if score is None else score, ()
             answer = self._secrets.answer(word, score, reply.status, reply.body, options)
             return replace(answer, usage=tokens_of(told.usage))

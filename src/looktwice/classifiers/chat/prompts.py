@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.resources import files
-from typing import NamedTuple
 
 from looktwice.classifiers.base import NO_LABEL, Option
 from looktwice.errors import PermanentError
@@ -181,13 +180,6 @@ SENTENCES = {
 WITHOUT_WORDS = {missing.word: missing for missing in Missing}
 
 
-class Token(NamedTuple):
-    """A token of a reply with its log probability."""
-
-    text: bytes
-    logprob: float
-
-
 class Lexicon:
     """Maps reply texts to labels."""
 
@@ -281,16 +273,16 @@ def word_of(reply: str) -> str:
     return value if isinstance(value, str) else text
 
 
-def probability_of(word: str, tokens: Sequence[Token]) -> float | None:
-    """The probability of a word's tokens at its last occurrence; None if it does not occur."""
-    written, wanted = b"".join(token.text for token in tokens), word.encode("utf-8", "replace")
+def probability_of(word: str, tokens: Sequence[tuple[bytes, float]]) -> float | None:
+    """The probability of a word's tokens, each with its log probability, at its last occurrence; None without one."""
+    written, wanted = b"".join(text for text, _ in tokens), word.encode("utf-8", "replace")
     start = written.rfind(wanted) if wanted else -1
     if start < 0:
         return None
     at, log = 0, 0.0
-    for token in tokens:
-        log += token.logprob if at < start + len(wanted) and start < at + len(token.text) else 0.0
-        at += len(token.text)
+    for text, logprob in tokens:
+        log += logprob if at < start + len(wanted) and start < at + len(text) else 0.0
+        at += len(text)
     return math.exp(min(log, 0.0))
 
 
