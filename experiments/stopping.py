@@ -1,6 +1,7 @@
 """What `fit` pays, what it chooses, and how that fares on other pictures, beside asking the general panel always.
 
-python -m experiments stopping     results/stopping.csv, one line for each model and kind of answers
+python -m experiments stopping         results/stopping.csv, one line for each model and kind of answers
+python -m experiments.stopping page    the table in docs/results/sequences.md, from the CSV
 
 Answers are those of experiments/answered.py: the picture itself and the general panel. Each split draws 1,000 labelled
 pictures and tests at most 3,000 others. The pilot, the sequence and when to stop are chosen on the labelled ones as
@@ -13,6 +14,7 @@ states has the share that was seen, or overlaps with its interval.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,7 @@ import numpy as np
 
 from experiments import priors
 from experiments.general import Answers
-from experiments.writing import Row, write
+from experiments.writing import Row, fill, markdown, read, write
 from looktwice.calibration import crossfit
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import LabelledVotes
@@ -31,6 +33,7 @@ from looktwice.decisions.sequence import Expected, Source, candidates, find
 from looktwice.views import GENERAL, Panel
 
 RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "sequences.md"
 SPLITS, LABELLED, TESTED = 10, 1000, 3000
 KINDS = {"label": 0, "label with score": 1, "five labels with scores": 5}
 FIGURES = ("paid", "brier", "best", "queries", "once", "auroc", "auroc_all", "expected", "inside")
@@ -107,3 +110,24 @@ def rows(models: Sequence[Answers], splits: int) -> Iterator[Row]:
 def main(models: Sequence[Answers], results: Path = RESULTS, splits: int = SPLITS) -> None:
     """Measure every model, and write results/stopping.csv."""
     write(results / "stopping.csv", rows(models, splits))
+
+
+def table(found: Sequence[Row]) -> str:
+    """What is paid and lost, relative to nine queries for every picture, in Markdown."""
+    heading = ("model", "answers", "labelled pictures cost", "queries", "Brier score", "AUROC")
+    rows = (
+        (
+            row["model"],
+            row["answers"],
+            f"{float(row['paid']):.2f}",
+            f"{float(row['queries']):.2f}",
+            f"{float(row['brier']):.3f}",
+            f"{float(row['auroc']) - float(row['auroc_all']):+.3f}",
+        )
+        for row in found
+    )
+    return markdown(heading, rows)
+
+
+if __name__ == "__main__" and sys.argv[1:] == ["page"]:
+    fill(PAGE, "stopping", table(read(RESULTS / "stopping.csv")))
