@@ -155,7 +155,8 @@ def fit(
         frontier = [point.model_dump() for point in result.frontier.points]
         settings = {"settings": {str(each.view): each.brier for each in result.settings}} if result.settings else {}
         figures = {"advice": list(result.sentences), "frontier": frontier, "pilot": result.pilot, "cut": result.cut}
-        figures |= {"guarantee": guarantee_record(profile)}
+        least = least_error(DecisionOptions().of(profile).held_out.answers()) if profile.kind == "label" else None
+        figures["guarantee"] = least and {"max_error": least[0], "level": selection_level(0.95), "accepted": least[1]}
         print_json({**record(profile, out), **figures, **settings})
     else:
         show_settings(result)
@@ -178,12 +179,6 @@ def report_to(out: Path, inputs: ReportInputs, decide: DecisionOptions) -> None:
     """Write a report, in which the guarantees are those of these options."""
     write_report(out, replace(inputs, max_error=overall(decide.max_error), level=decide.level))
     say(f"Report: {safe(str(out))}")
-
-
-def guarantee_record(profile: Profile) -> dict[str, float] | None:
-    """The strictest guarantee that is printed for a profile, with its accepted share; None without a guarantee."""
-    least = least_error(DecisionOptions().of(profile).held_out.answers()) if profile.kind == "label" else None
-    return least and {"max_error": least[0], "level": selection_level(0.95), "accepted": least[1]}
 
 
 def _dry_run(
