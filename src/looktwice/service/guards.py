@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import compare_digest
@@ -179,7 +180,23 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
+        unread = scope["method"] not in ("GET", "HEAD")
+
+        async def noted() -> Message:
+            nonlocal unread
+            message = await receive()
+            unread = message["type"] == "http.request" and message.get("more_body", False)
+            return message
+
         async def sealed(message: Message) -> None:
+            if unread and message["type"] == "http.response.body" and not message.get("more_body"):
+                # The rest of a rejected body is discarded: closing at once could reset the connection, and the reply.
+                await send({**message, "more_body": True})
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._limits.headers):
+                        while unread:
+                            await noted()
+                message = {"type": "http.response.body"}
             if message["type"] == "http.response.start":
                 headers = message["headers"] = [*message.get("headers", ()), *ENCODED]
                 if not any(name == UNCACHED[0] for name, _ in headers):
@@ -196,7 +213,7 @@ class Guard:
             self._counters.refused(refusal.code)
             log_refusal(scope, refusal.code)
             answer = refusal.response()
-        await answer(scope, receive, sealed)
+        await answer(scope, noted, sealed)
 
     async def _with_body(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle an admitted request, and measure its body as it arrives."""

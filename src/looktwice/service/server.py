@@ -43,9 +43,8 @@ class Patient(H11Protocol):
     """uvicorn's protocol with a deadline for the next request, so that slow and idle clients cannot accumulate.
 
     Above the maximum number of connections, the one that has been waiting for longest is closed, so that new clients
-    are always served; `Guard` limits the connections with a request in progress. The deadline for bodies is applied
-    where they are read. The rest of a rejected body is read and discarded until the deadline: if the connection were
-    closed at once, a reset could discard the reply.
+    are always served; `Guard` limits the connections with a request in progress, and discards the rest of rejected
+    bodies.
     """
 
     limits = ServiceLimits()
