@@ -110,6 +110,7 @@ def test_the_slope_of_the_odds_is_their_derivative(learned: tuple[Jury, Labelled
         np.testing.assert_allclose(gap, slope[:, place], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_it_costs_nothing_where_labels_tell_nothing() -> None:
     """Every picture has its classes renamed by lot, so that no label hides another."""
 

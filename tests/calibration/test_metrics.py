@@ -367,6 +367,7 @@ def test_smooth_ece_is_the_integral_that_defines_it(data: tuple[Floats, Bools]) 
     assert np.abs((kernel * (correct - confidence)).mean(axis=1)).mean() == pytest.approx(ece, abs=5e-4)
 
 
+@pytest.mark.slow
 def test_smooth_ece_is_near_that_of_relplot() -> None:
     from relplot.metrics import smECE
 

@@ -72,6 +72,7 @@ OPENAI: list[Mapping[str, object]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", OPENAI)
 def test_openai_knows_every_field_of_a_completion_request(settings: Mapping[str, object]) -> None:
     types = pytest.importorskip("openai.types.chat", reason=WHY)
@@ -157,6 +158,7 @@ def test_openai_knows_the_replies_of_the_replica() -> None:
 # Anthropic ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"max_tokens": 50}, {"answer": "tool", "picture": "last"}])
 async def test_anthropic_knows_every_field_of_a_request(settings: Mapping[str, object]) -> None:
     sdk = pytest.importorskip("anthropic", reason=WHY)

@@ -478,6 +478,7 @@ def test_as_many_labels_as_are_missing_make_a_claim_four_times_out_of_five() -> 
         assert planning.missing_labels([ClaimTest(claims, moderated(20_000, rng), 0.95)]) == 0
 
 
+@pytest.mark.slow
 def test_an_estimate_is_right_on_average_and_its_interval_holds_the_error() -> None:
     rng = np.random.default_rng(4)
 

@@ -109,6 +109,7 @@ def test_a_label_that_no_labelled_picture_has_is_unfamiliar(place: Path) -> None
         assert verdict.familiarity == 2 / 501 < before[0]
 
 
+@pytest.mark.slow
 def test_a_profile_without_answers_tells_by_pixels_alone(place: Path, tmp_path: Path) -> None:
     values = json.loads(place.read_text())
     del values["answers"], values["adaptive"]["answers"]

@@ -85,6 +85,7 @@ def test_the_numbers_mean_what_their_names_say() -> None:
     assert told(stripes)["direction"] > 3 > -3 > told(np.ascontiguousarray(stripes.transpose(1, 0, 2)))["direction"]
 
 
+@pytest.mark.slow
 def test_a_picture_takes_under_two_milliseconds() -> None:
     scene, familiarity, best = photo(), known(), 1.0
     for _ in range(30):  # the best of many: others use this machine as well
@@ -153,6 +154,7 @@ def test_a_few_odd_labelled_pictures_do_not_make_another_size_familiar() -> None
         assert (familiarity.p_values(other) <= 0.005).mean() >= 0.99
 
 
+@pytest.mark.slow
 def test_a_larger_copy_is_as_familiar_and_a_smaller_one_is_not() -> None:
     shown = [picture.image() for picture in find([DEMO / "pictures.npz"])[1000:1100]]
     before = known().p_values(np.stack([image.described() for image in shown]))
@@ -179,6 +181,7 @@ def test_describing_a_larger_picture_at_the_labelled_size_never_makes_it_less_fa
 # A stream
 
 
+@pytest.mark.slow
 def test_a_stream_of_the_same_kind_raises_no_alarm_and_another_soon_does() -> None:
     alarms = 0
     for seed in range(40):

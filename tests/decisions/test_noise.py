@@ -160,6 +160,7 @@ def test_large_pictures_are_rendered_a_few_at_a_time(
     assert [reading.noise.tolist() for reading in parts] == [reading.noise.tolist() for reading in whole]
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_pictures() -> None:
     def peak(pictures: int) -> int:
         tracemalloc.start()

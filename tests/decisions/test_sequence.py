@@ -121,6 +121,7 @@ def test_it_may_say_to_ask_one_source_alone() -> None:
     assert (fitted.calibrator.predict(useless.of_sources([1])) == useless.views[:, 0]).all()
 
 
+@pytest.mark.slow
 def test_a_limit_holds_on_held_out_pictures_and_more_money_loses_no_more() -> None:
     votes = cascade(300, seed=4)
     frontier = candidates(votes, [CHEAP, DEAR]).search()
@@ -199,6 +200,7 @@ def test_votes_that_do_not_suit_are_refused() -> None:
         candidates(votes.take(slice(5)), [CHEAP, DEAR])
 
 
+@pytest.mark.slow
 def test_the_scores_of_a_second_classifier_count_where_the_first_has_none() -> None:
     rng = np.random.default_rng(3)
     truths = rng.integers(0, 4, 400)

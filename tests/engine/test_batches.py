@@ -173,6 +173,7 @@ def test_results_that_are_not_whole_at_first_are_fetched_again_and_nothing_is_bo
     check(replica, tmp_path, 30)
 
 
+@pytest.mark.slow
 def test_a_batch_is_cut_to_the_money_and_the_money_is_never_overrun(tmp_path: Path) -> None:
     with served("openai", tmp_path) as replica:
         with model(tmp_path) as asked:

@@ -527,6 +527,7 @@ def test_a_limit_above_pillows_own_still_passes_what_pillow_would_warn_about() -
     assert decode(grey, "it", max_pixels=99_000_000).pixels.shape == (9_000, 11_000, 3)
 
 
+@pytest.mark.slow
 def test_bombs_of_repeated_bytes_stop_at_the_size_in_the_header() -> None:
     packed = zlib.compress(bytes(60_000_000))
     data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 4, 4, 8, 0, 0, 0, 0)) + chunk(b"IDAT", packed)
