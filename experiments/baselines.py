@@ -30,7 +30,6 @@ from scipy.special import betaln, log_softmax
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
-from experiments import priors
 from experiments.collected import CACHE
 from experiments.evaluation import Figures, dense_outcome, figures, means, tempered
 from experiments.general import Answers, recorded_splits
@@ -324,5 +323,4 @@ def lines(each: Answers, splits: int) -> Lines:
 def compared(each: Answers, splits: int) -> Compared:
     """Every method on the splits of one model; pictures of the even blocks are tested."""
     drawn = recorded_splits(each, splits)
-    with priors.without(each.name):
-        return Compared.on(each.title, each.votes.under(range(VIEWS)), drawn, partial(white_box, each))
+    return Compared.on(each.title, each.votes.under(range(VIEWS)), drawn, partial(white_box, each))

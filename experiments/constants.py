@@ -5,8 +5,7 @@ nice -n 19 python -m experiments.constants [CONSTANT …]      results/constants
 One constant at a time has other values; all others stay. `brier` is the mean over SPLITS splits with so many labelled
 pictures. Models that share their pictures form a group, as do the APIs that answered about one set of faces. `others`
 is the mean over all groups but the model's own, and over numbers of labels, of the Brier score divided by that with the
-value in the package: the value for which it is least is what these choose, and is marked in `chosen`. Typical weights
-leave out the model they are tried on.
+value in the package: the value for which it is least is what these choose, and is marked in `chosen`.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ import numpy as np
 
 from experiments import script
 from experiments.answered import MAPPED, answers, faces
+from experiments.few_labels import MOST_TESTED
 from experiments.models import SOURCES
-from experiments.typical import MOST_TESTED, Weights, first_votes, prior_of, typical
 from experiments.writing import Row, cells, merge
-from looktwice.calibration import confusion, logit, typical as shipped
+from looktwice.calibration import confusion, jury, logit
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import LabelledVotes
 
@@ -37,12 +36,11 @@ NONE = 1e9
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """A model or API, and the typical weights of the six models but itself."""
+    """A model or API."""
 
     name: str
     group: str
     votes: LabelledVotes
-    weights: tuple[Weights, ...]
 
 
 @dataclass(frozen=True)
@@ -57,22 +55,21 @@ class Constant:
 
 
 CONSTANTS = {
-    "shrinkage": Constant((logit.SHRINKAGE, 3.0, 10.0, 20.0, 100.0), logit, "SHRINKAGE"),
-    "prior": Constant((shipped.PICTURES, 0.0, 50.0, 200.0, 400.0), shipped, "PICTURES"),
-    "ridge of table": Constant((confusion.RIDGE, 0.2, 5.0, 25.0), confusion, "RIDGE", True),
+    "shrinkage": Constant((jury.SHRINKAGE, 3.0, 30.0, 100.0), jury, "SHRINKAGE"),
+    "prior": Constant((jury.PRIOR_PICTURES, 0.0, 50.0, 200.0), jury, "PRIOR_PICTURES"),
+    "odds": Constant((logit.ODDS, 1.5, 2.0, 3.0, 3.5), logit, "ODDS"),
+    "ridge of table": Constant((confusion.RIDGE, 0.2, 1.0, 10.0), confusion, "RIDGE", True),
     "fewest for table": Constant((confusion.FEWEST, NONE), confusion, "FEWEST", True),
 }
 
 
 def subjects() -> Iterator[Judged]:
     """Six models, the mapped one and the emotion APIs."""
-    six = {name: first_votes(name) for name in SOURCES}
-    every = [(name, SOURCES[name].data, answers(name).votes.label_only()) for name in six]
-    every.append((MAPPED, MAPPED, answers(MAPPED).votes.label_only()))
-    every += [(each.name, each.data, each.votes.label_only()) for each in faces()]
-    for name, group, votes in every:
-        others = [of_other for other, of_other in six.items() if other != name]
-        yield Judged(name, group, votes, tuple(typical(others, views) for views in range(len(votes.panel) + 1)))
+    for name, source in SOURCES.items():
+        yield Judged(name, source.data, answers(name).votes.label_only())
+    yield Judged(MAPPED, MAPPED, answers(MAPPED).votes.label_only())
+    for each in faces():
+        yield Judged(each.name, each.data, each.votes.label_only())
 
 
 def brier(judged: Judged, constant: Constant, value: float, labels: int) -> float:
@@ -80,15 +77,13 @@ def brier(judged: Judged, constant: Constant, value: float, labels: int) -> floa
     losses = []
     with ExitStack() as settings:
         settings.enter_context(patch.object(constant.module, constant.name, value))
-        priors = tuple(prior_of(*each) for each in judged.weights)
-        settings.enter_context(patch.object(shipped, "TYPICAL", priors))
         if not constant.after_jury:
             settings.enter_context(patch.object(confusion, "FEWEST", NONE))
-        jury = Jury(shrinkage=logit.SHRINKAGE)
+        fitted = Jury(shrinkage=jury.SHRINKAGE)
         for seed in range(SPLITS):
             mixed = np.random.default_rng(seed).permutation(len(judged.votes))
             train, test = judged.votes.take(mixed[:labels]), judged.votes.take(mixed[-MOST_TESTED:])
-            losses.append(jury.fit(train).distribution(test).brier(test.truths).mean())
+            losses.append(fitted.fit(train).distribution(test).brier(test.truths).mean())
     return float(np.mean(losses))
 
 

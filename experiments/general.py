@@ -34,7 +34,6 @@ from experiments import script
 from experiments.collected import CACHE, MILD
 from experiments.evaluation import Figures, jury_figures, means, white_box
 from experiments.models import CLOTHES, SOURCES, log_probabilities
-from experiments.priors import without
 from experiments.writing import Row, read, write
 from looktwice.calibration import panels
 from looktwice.calibration.evidence import Codes, Evidence, Floats
@@ -220,8 +219,7 @@ class Answers:
     def jury(self, columns: Sequence[int], fit: Rows, test: Rows) -> Figures:
         """The figures of a jury with some of the views."""
         votes = self.votes.under(columns)
-        with without(self.name):
-            return jury_figures(Jury().fit(votes.take(fit)), votes.take(test))
+        return jury_figures(Jury().fit(votes.take(fit)), votes.take(test))
 
 
 def _not_stored(name: str, folder: Path) -> str:

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import binom
 
-from experiments import priors
 from experiments.general import Answers, recorded_splits
 from experiments.writing import Row, write
 from looktwice.calibration import crossfit, metrics
@@ -80,8 +79,7 @@ def draw(outcome: Outcome, figures: Path) -> None:
 def rows(models: Sequence[Answers], splits: int, figures: Path) -> Iterator[Row]:
     """The lines of every model; one of them is drawn."""
     for each in models:
-        with priors.without(each.name):
-            found = list(splits_of(each, splits))
+        found = list(splits_of(each, splits))
         if each.name == DRAWN:
             draw(found[0][1], figures)
         yield from measured(each, found)

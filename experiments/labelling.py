@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments import general, priors, script
+from experiments import general, script
 from experiments.models import SOURCES
 from experiments.writing import cells, merge
 from looktwice.calibration.evidence import Floats
@@ -51,8 +51,7 @@ def study(name: str, threshold: float) -> list[dict[str, object]]:
     for draw in range(DRAWS):
         rng = np.random.default_rng(draw)
         mixed = rng.permutation(len(votes))
-        with priors.without(name):
-            jury, rest = Jury().fit(votes.take(mixed[:FIT])), votes.take(mixed[FIT:])
+        jury, rest = Jury().fit(votes.take(mixed[:FIT])), votes.take(mixed[FIT:])
         confidence, wrong = jury.confidence(rest), jury.predict(rest) != rest.truths
         accepted = confidence >= threshold
         if accepted.sum() < labels:

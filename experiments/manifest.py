@@ -28,7 +28,6 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results"
 MANIFEST = RESULTS / "manifest.json"
 DATA = {
-    ("experiments.priors", "stored"): "typical_weights",
     ("experiments.general", "recorded_panels"): "general",
     ("experiments.paper.normals", "compared"): "figure4",
 }
@@ -102,10 +101,10 @@ TASKS = (
         ("results/familiarity.md",),
         "clean_streams",
     ),
+    Task("experiments.shifts bound", "experiments.shifts", ("shifts_bound",), ("results/familiarity.md",), "bound"),
     Task("experiments.ablations", "experiments.ablations", ("ablations",), ("results/jury.md",)),
     Task("experiments.constants", "experiments.constants", ("constants",), ("results/jury.md",)),
-    Task("experiments.typical", "experiments.typical", ("typical",), ("results/jury.md",)),
-    Task("experiments.typical fit", "experiments.typical", ("typical_weights",), ("method.md",), "ship"),
+    Task("experiments.few_labels", "experiments.few_labels", ("few_labels",), ("results/jury.md",)),
     _shown("scores", "scores"),
     _shown("sets", "guarantees"),
     Task("experiments.bounds", "experiments.bounds", ("bounds",), ("results/guarantees.md",)),

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments import general, priors, script
+from experiments import general, script
 from experiments.models import SOURCES
 from experiments.writing import cells, merge
 from looktwice.calibration.distribution import Distribution
@@ -88,8 +88,7 @@ def main(names: list[str], results: Path = RESULTS) -> None:
     """Write the rows of these models; those of others stay."""
     for name in names:
         votes = general.stored(name, GENERAL).take(slice(0, PICTURES))
-        with priors.without(name):
-            rows = [{"model": name, "labels": labels, **study(votes, labels)} for labels in LABELS]
+        rows = [{"model": name, "labels": labels, **study(votes, labels)} for labels in LABELS]
         merge(results, [cells(row, ".4f") for row in rows], ("model", "labels"))
         print(*(" ".join(cells(row, ".4f").values()) for row in rows), sep="\n", flush=True)
 

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments import priors
 from experiments.evaluation import Figures, jury_figures, means
 from experiments.general import Answers, recorded_splits
 from experiments.writing import Row, fill, read, write
@@ -61,12 +60,6 @@ def measured(each: Answers, splits: int) -> Iterator[Row]:
     for (views, name), figures in sorted(found.items(), key=lambda item: item[0][0]):
         row = {"model": each.title, "answers": name, "queries": f"1+{views}"}
         yield {**row, **means(figures, FIGURES), "splits": str(len(figures))}
-
-
-def left_out(each: Answers, splits: int) -> list[Row]:
-    """The lines of a model, whose juries have a prior without it."""
-    with priors.without(each.name):
-        return list(measured(each, splits))
 
 
 # The page ------------------------------------------------------------------------------------------------------------
@@ -128,7 +121,7 @@ def page(results: Path = RESULTS, path: Path = PAGE) -> None:
 
 def main(models: Sequence[Answers], results: Path = RESULTS, splits: int = SPLITS) -> None:
     """Measure every model, and write results/scores.csv."""
-    write(results / "scores.csv", (row for each in models for row in left_out(each, splits)))
+    write(results / "scores.csv", (row for each in models for row in measured(each, splits)))
 
 
 if __name__ == "__main__" and sys.argv[1:] == ["page"]:

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 
-from experiments import priors
 from experiments.general import Answers, recorded_splits
 from experiments.writing import Row, write
 from looktwice.calibration import crossfit
@@ -114,12 +113,11 @@ def measured(model: Answers, splits: int) -> Iterator[Row]:
     """One line for each kind: means over the splits."""
     found: dict[str, list[Covered]] = {}
     votes = model.votes.under(range(VIEWS))
-    with priors.without(model.name):
-        for fit, test in recorded_splits(model, splits):
-            train, tested = votes.take(fit), votes.take(test)
-            jury = Jury().fit(train)
-            for covered in (*own_sets(jury, train, tested), *peers(jury, train, tested)):
-                found.setdefault(covered.kind, []).append(covered)
+    for fit, test in recorded_splits(model, splits):
+        train, tested = votes.take(fit), votes.take(test)
+        jury = Jury().fit(train)
+        for covered in (*own_sets(jury, train, tested), *peers(jury, train, tested)):
+            found.setdefault(covered.kind, []).append(covered)
     for kind, each in found.items():
         yield {
             "model": model.title,

@@ -29,7 +29,6 @@ from experiments.answered import answers, faces, panel_records, subject
 from experiments.collected import CACHE
 from experiments.evaluation import dense_outcome, tempered
 from experiments.general import Answers, Record
-from experiments.priors import without
 from experiments.writing import Row, cells, write
 from looktwice.calibration import Constant, crossfit, metrics
 from looktwice.calibration.crossfit import Outcome
@@ -225,18 +224,12 @@ def other_sets() -> Iterator[Shifted]:
         yield Shifted(f"{train} to {test}", "set", 1, apis[train].take(rows), tested)
 
 
-def left_out(shift: Shifted) -> list[Row]:
-    """The lines of a shift, whose juries have a prior without the model."""
-    with without(shift.subject):
-        return list(shift.rows())
-
-
 def main(words: list[str]) -> None:
     if words:
         ask()
         return
     shifts = (shift for make in (corrupted, priors, other_sets) for shift in make())
-    write(RESULTS, (row for shift in shifts for row in left_out(shift)))
+    write(RESULTS, (row for shift in shifts for row in shift.rows()))
 
 
 if __name__ == "__main__":

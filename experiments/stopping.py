@@ -21,7 +21,6 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments import priors
 from experiments.general import Answers
 from experiments.writing import Row, fill, markdown, read, write
 from looktwice.calibration import crossfit
@@ -100,8 +99,7 @@ def rows(models: Sequence[Answers], splits: int) -> Iterator[Row]:
                 order = np.random.default_rng(seed).permutation(len(votes))
                 labelled = min(LABELLED, len(order) * 2 // 3)
                 fit, test = order[:labelled], order[labelled : labelled + TESTED]
-                with priors.without(each.name):
-                    figures.append(measured(votes.take(fit), votes.take(test)))
+                figures.append(measured(votes.take(fit), votes.take(test)))
             shown = {name: f"{value:.4f}" for name, value in zip(FIGURES, np.mean(figures, axis=0), strict=True)}
             most = f"{np.percentile([row[1] for row in figures], 97.5):.4f}"
             yield {"model": each.title, "answers": kind, **shown, "brier_high": most, "splits": str(splits)}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments import general, priors, script
+from experiments import general, script
 from experiments.models import SOURCES
 from experiments.writing import cells, write
 from looktwice.calibration.jury import Jury
@@ -33,8 +33,7 @@ def study(name: str) -> list[dict[str, object]]:
     found: dict[int, list[tuple[float, float, bool, bool, float]]] = {labels: [] for labels in LABELS}
     for draw in range(DRAWS):
         mixed = np.random.default_rng(draw).permutation(len(votes))
-        with priors.without(name):
-            jury, rest = Jury().fit(votes.take(mixed[:FIT])), votes.take(mixed[FIT:])
+        jury, rest = Jury().fit(votes.take(mixed[:FIT])), votes.take(mixed[FIT:])
         sure, right = jury.confidence(rest), jury.predict(rest) == rest.truths
         for labels in LABELS:
             true = float(right[labels:].mean())

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments import general, priors, script
+from experiments import general, script
 from experiments.writing import cells, merge
 from looktwice.calibration import crossfit
 from looktwice.calibration.distribution import draws
@@ -105,8 +105,7 @@ def study(name: str) -> list[dict[str, object]]:
     for split in range(SPLITS):
         for place, how in enumerate(CHANCES):
             chosen_ = chosen(subject(name), how, np.random.default_rng([split, place]))
-            with priors.without(name):
-                results = results_of(subject(name), *chosen_, ERRORS[name])
+            results = results_of(subject(name), *chosen_, ERRORS[name])
             for method, each in results.items():
                 found.setdefault((how, method), []).append(each)
     return [{"subject": name, "chosen": how, "method": method, **_means(all_)} for (how, method), all_ in found.items()]

@@ -29,7 +29,7 @@ MOST_CLASSES, FEWEST = 100, 50
 """The step is skipped if there are more than MOST_CLASSES classes, or fewer than FEWEST labelled pictures."""
 PRIOR, EACH = 2.0, 2.0
 """Pseudo-counts: PRIOR, distributed as E, in each table row, and EACH per class in the true-label frequencies."""
-RIDGE = 1.0
+RIDGE = 3.0
 """The ridge penalty that shrinks the weights towards (1, 0, 0)."""
 LISTED = 20
 """The number of labels with individual probabilities; the other labels share the rest evenly."""

@@ -5,7 +5,8 @@ number of answers that return c. The K − m classes that no answer returned sha
 1)·exp(b₀ + b₁·log(m/(S + 1))). If a classifier is biased, a second step corrects its confusions (`Confusion`). Answers
 about one picture are not independent: with γ, each further vote for the same label counts less. A missing answer adds
 nothing, even if it is the base answer. If a classifier cannot return label c, its answer supports c as much as the
-label that it returned. With few labelled pictures, the weights stay close to those of other models (`typical`).
+label that it returned. With few labelled pictures, the probabilities stay close to P(y = c) ∝ (n_c + ½)^g
+(`logit.vote_shares`).
 
 All w, γ and b₁ are at least 0, and b₀ is at most log(K − 1). Therefore, before the second step, a view that changes
 from the base label to another label never raises the probability of the base label. The score of the base label falls
@@ -30,6 +31,7 @@ from looktwice.calibration.confusion import ConfusedUtilities, Confusion, learn_
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.evidence import MISSING, Codes, Floats, Places, Scale, sigmoid, softmax, useless
 from looktwice.calibration.logit import (
+    PRIOR_PICTURES,
     SHRINKAGE,
     Patterns,
     briers,
@@ -39,7 +41,6 @@ from looktwice.calibration.logit import (
     losses,
     pays,
     posterior_covariance,
-    with_typical_weights,
 )
 from looktwice.calibration.options import (
     COLUMNS,
@@ -196,7 +197,7 @@ class Jury(ByUtilities):
 
     def _fit(self, labelled: LabelledVotes, layout: Layout | None) -> Self:
         """Fit the label weights, and the score weights with this layout, without the confusion step."""
-        patterns = with_typical_weights(tabulate(labelled))
+        patterns = replace(tabulate(labelled), prior_pictures=PRIOR_PICTURES)
         scored = fit_scored(labelled, self.shrinkage, layout) if layout else None
         theta = descend(patterns, self.shrinkage)
         fitted = self._with_parameters(theta, posterior_covariance(patterns, self.shrinkage, theta))
@@ -390,7 +391,8 @@ def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
     best = Layout(scale, learn_knots(with_scores, scale), COLUMNS[:1], first)
     whole = replace(best, columns=COLUMNS)
     patterns = tabulate(with_scores, whole)
-    held = _held_out(with_typical_weights(tabulate(with_scores)), fold, shrinkage, with_scores.classes)
+    plain = replace(tabulate(with_scores), prior_pictures=PRIOR_PICTURES)
+    held = _held_out(plain, fold, shrinkage, with_scores.classes)
     doubtful = bool(with_scores.doubtful().any())
     # Both of POOLS tell what the lists say together: whichever tells more comes first, and the other must add to it.
     rounds: list[tuple[Column, ...]] = [("base",), ("bend",), *[POOLS] * (len(POOLS) if views else 0)]

@@ -14,12 +14,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration import typical
 from looktwice.calibration.evidence import Floats, Places
 
-SHRINKAGE = 30.0
+SHRINKAGE = 10.0
 """The strength of the penalty that shrinks the view weights towards their mean: with few pictures the weights are
 nearly equal, but with many they differ."""
+PRIOR_PICTURES = 100.0
+"""The number of pseudo-pictures in the prior of every jury; their labels follow the vote shares (`vote_shares`)."""
+ODDS = 2.5
+"""The mean of the normal prior, with standard deviation 1, on the log odds that a label returned by all is right."""
 FLOOR = 0.01
 """A small ridge penalty on every parameter, which keeps undetermined parameters finite."""
 LEAST_FALL = 1e-12
@@ -74,6 +77,8 @@ class Patterns:
     left: Floats = field(default_factory=lambda: np.zeros(0))
     """(m,): log of the fraction of the option that may be true; below 0 if some of the other classes are excluded."""
     prior: Prior | None = None
+    prior_pictures: float = 0.0
+    """The number of pseudo-pictures whose labels follow the vote shares."""
 
     def bounds(self) -> tuple[Floats, Floats]:
         """(p,) twice: the lower and upper bound of each parameter; the weights of votes and γ are at least 0."""
@@ -229,11 +234,15 @@ class PenalisedLoss:
 
     @classmethod
     def from_counts(cls, patterns: Patterns, shrinkage: float, hits: Floats) -> PenalisedLoss:
-        """Add one pseudo-picture to the counts, spread evenly over the options, similar to Jeffreys' half counts."""
+        """Add pseudo-pictures to the counts: those of the prior, and one that is spread evenly over the options."""
         mass = np.add.reduceat(hits, patterns.starts)
         sizes = np.bincount(patterns.owner)
         extra = mass / max(mass.sum(), 1.0)
         smooth = hits + (extra / sizes)[patterns.owner]
+        if patterns.prior_pictures:
+            pictures = np.bincount(patterns.pattern_of_picture(), minlength=len(sizes))
+            pseudo = patterns.prior_pictures * pictures / pictures.sum()
+            smooth, extra = smooth + pseudo[patterns.owner] * vote_shares(patterns, hits), extra + pseudo
         prior, pull = patterns.prior, np.zeros(patterns.options.shape[1])
         pull = prior.precision @ prior.mean if prior else pull
         return cls(patterns, smooth, mass + extra, patterns.penalty(shrinkage), pull)
@@ -312,18 +321,25 @@ def _log_totals(patterns: Patterns, scores: Floats) -> Floats:
     return total
 
 
-def with_typical_weights(patterns: Patterns) -> Patterns:
-    """Add the prior of typical weights; if there are more views than it covers, the total view weight is kept.
+def vote_shares(patterns: Patterns, hits: Floats) -> Floats:
+    """(r,): the probability of each option if P(y = c) ∝ (n_c + ½)^g, where n_c answers return c.
 
-    Sources that never answered are not counted.
+    The power g ≥ 0 is determined by the log odds of a label that all S + 1 answers return, which maximise the
+    likelihood of the counts `hits` times a normal prior.
     """
-    heard = int(patterns.options[:, : 1 + patterns.views].any(axis=0).sum())
-    known = min(max(heard - 1, 0), len(typical.TYPICAL) - 1)
-    (base, view, *others), information = typical.TYPICAL[known]
-    mean = np.zeros((5, patterns.options.shape[1]))
-    mean[0, 0] = 1.0
-    mean[1, 1 : 1 + patterns.views] = 1.0 / max(known, 1)
-    mean[2:, -3:] = np.eye(3)
-    precision = typical.PICTURES * mean.T @ np.array(information) @ mean
-    centre = [base, *[view * known / max(patterns.views, 1)] * patterns.views, *others]
-    return replace(patterns, prior=Prior(precision, np.array(centre)))
+    from scipy.optimize import minimize_scalar
+
+    votes = patterns.options[:, : 1 + patterns.views].sum(axis=1)
+    log_share, most, log_others = np.log(2.0 * votes + 1.0), np.log(2.0 * patterns.views + 3.0), patterns.none[0][1]
+    others = patterns.size + np.where(patterns.options[:, -2] == 1.0, log_others, 0.0)
+    mass = np.add.reduceat(hits, patterns.starts)
+
+    def scores(odds: float) -> Floats:
+        return others + (odds + log_others) / most * log_share
+
+    def loss(odds: float) -> float:
+        likelihood = hits @ scores(odds) - mass @ _log_totals(patterns, scores(odds))
+        return float((odds - ODDS) ** 2 / 2 - likelihood)
+
+    odds = minimize_scalar(loss, bounds=(-log_others, 10.0), method="bounded", options={"xatol": 1e-8}).x
+    return np.exp(scores(odds) - _log_totals(patterns, scores(odds))[patterns.owner])

@@ -1,27 +1,14 @@
-"""Typical weights without the judged model, the constants that others choose, and KS over the paper's grid."""
+"""The constants that other models choose, and KS over the paper's grid."""
 
 import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from experiments import constants, priors
+from experiments import constants
 from experiments.constants import Judged
-from experiments.models import SOURCES
 from experiments.paper import normals
 from experiments.writing import read
-from looktwice.calibration import Votes, typical
-
-
-def test_every_model_has_weights_without_it_that_other_models_do_not_change() -> None:
-    shipped = typical.TYPICAL
-    for name in SOURCES:
-        with priors.without(name):
-            assert priors.stored(name) == typical.TYPICAL
-            assert len(typical.TYPICAL) == len(shipped)
-            assert shipped != typical.TYPICAL
-        assert typical.TYPICAL is shipped
-    with priors.without("rafdb google"):
-        assert shipped == typical.TYPICAL
+from looktwice.calibration import Votes
 
 
 def test_a_constant_is_chosen_by_the_groups_that_a_model_is_not_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +16,7 @@ def test_a_constant_is_chosen_by_the_groups_that_a_model_is_not_of(monkeypatch: 
     monkeypatch.setitem(constants.CONSTANTS, "x", constants.Constant((0.0, 1.0, 2.0), None, ""))
     monkeypatch.setattr(constants, "brier", lambda judged, _, value, labels: 1.0 + abs(value - best[judged.group]))
     votes = Votes.from_labels(["0"] * 300, [["0"]] * 300, ["0", "1"] * 150)
-    rows = list(constants.measured("x", [Judged(name, name, votes, ()) for name in best]))
+    rows = list(constants.measured("x", [Judged(name, name, votes) for name in best]))
     assert {row["model"]: row["value"] for row in rows if row["chosen"]} == {"a": "2", "b": "1"}
 
 
@@ -43,5 +30,5 @@ def test_the_grid_of_the_paper_is_no_closer_than_any_width() -> None:
 
 
 def test_the_committed_grid_distances_are_not_below_those_of_any_width() -> None:
-    rows = read(priors.WEIGHTS.parent / "normals.csv")
+    rows = read(constants.RESULTS.parent / "normals.csv")
     assert all(float(row["grid_ks"]) > float(row["ks"]) - 0.01 for row in rows)
