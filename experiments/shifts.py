@@ -2,6 +2,7 @@
 
 python -m experiments.shifts          results/shifts.csv
 python -m experiments.shifts clean    results/shifts_clean.csv
+python -m experiments.shifts bound    results/shifts_bound.csv
 
 The pictures and the network are looked for in ../shared. A profile is fitted on 1,000 pictures. A shifted stream has
 200 pictures as they are and 1,000 changed ones, with a guarantee of at most 5 % wrong. `delay` is how many changed
@@ -13,6 +14,11 @@ draws below .06, and `ece_by_chance` what perfect confidences would have: 950 pi
 
 Clean streams are 1,000 pictures drawn from those that took no part in a fit, ten for each of ten profiles, each fitted
 on 1,000 of 4,000 pictures. `held` counts streams in which any verdict was held.
+
+The bound is the ECE of a repair that knows all but the level. A jury is fitted on all labels of 500 changed pictures,
+and its confidences are taken as the truth: 1,000 of them are drawn, and each answer is right with that probability. Of
+these, 50 determine a constant that is added to the log odds; `level_50` is the ECE of the other 950, the mean over 200
+draws, `below_50` the share of draws below .06, and `none` the ECE without the constant, which is due to chance.
 """
 
 from __future__ import annotations
@@ -22,6 +28,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import expit, logit
 
 from experiments import script
 from experiments.collected import MODELS
@@ -31,6 +39,8 @@ from experiments.writing import cells, write
 from looktwice import Model, Profile
 from looktwice.calibration import crossfit
 from looktwice.calibration.borrow import Pupil
+from looktwice.calibration.evidence import Floats
+from looktwice.calibration.jury import Jury
 from looktwice.calibration.metrics import ece
 from looktwice.calibration.votes import LabelledVotes
 from looktwice.decisions.fitting import jury_of
@@ -45,6 +55,7 @@ FIT, CLEAN, SHIFTED, LABELLED, DRAWS = 1000, 200, 1000, (50, 100, 200), 20
 AIM = 0.06
 """The ECE that is wanted after a repair."""
 POOL, PROFILES, STREAMS = 4000, 10, 10
+BOUND, BOUND_DRAWS = 500, 200
 DECIDE = DecisionOptions(max_error=0.05, unfamiliar="accept")
 """Unfamiliar pictures are judged as any other, so that only the alarm keeps them from being accepted."""
 
@@ -130,6 +141,33 @@ def shifts(model: Model, pictures: Sequence[Picture]) -> list[dict[str, object]]
     return [{"shift": name} | shifted(model, profile, clean, named(live, SHIFTS[name])) for name in SHIFTS]
 
 
+def bound(model: Model, pictures: Sequence[Picture]) -> list[dict[str, object]]:
+    """A line for each shift: the ECE if only the level of the confidences is learned from few labels."""
+    rows, live = list[dict[str, object]](), pictures[FIT + CLEAN : FIT + CLEAN + BOUND]
+    for name, change in SHIFTS.items():
+        votes = model.ask(named(live, change), views=PANEL).labelled()
+        outcome = crossfit.outcome(Jury().fit(votes), votes)
+        errors = np.array([level_errors(outcome.confidence, seed) for seed in range(BOUND_DRAWS)])
+        level, none = errors.mean(axis=0).tolist()
+        below = float((errors[:, 0] < AIM).mean())
+        accuracy = float(outcome.correct.mean())
+        rows.append({"shift": name, "accuracy": accuracy, "level_50": level, "below_50": below, "none": none})
+    return rows
+
+
+def level_errors(confidence: Floats, seed: int) -> tuple[float, float]:
+    """The ECE of true probabilities after and before a constant from LABELLED[0] labels is added to their log odds."""
+    rng = np.random.default_rng(seed)
+    odds = logit(np.clip(rng.choice(confidence, SHIFTED), 1e-6, 1 - 1e-6))
+    right, few = rng.random(SHIFTED) < expit(odds), LABELLED[0]
+
+    def loss(level: float) -> float:
+        return float((np.logaddexp(0.0, odds[:few] + level) - right[:few] * (odds[:few] + level)).sum())
+
+    level = minimize_scalar(loss, bounds=(-5.0, 5.0), method="bounded").x
+    return ece(expit(odds[few:] + level), right[few:]), ece(expit(odds[few:]), right[few:])
+
+
 async def is_held(verdicts: Sequence[Verdict], monitor: Monitor) -> bool:
     """Whether any verdict of a stream is held."""
     return any([(await monitor.observe(verdict)).held for verdict in verdicts])
@@ -152,14 +190,18 @@ def clean_streams(model: Model, pictures: Sequence[Picture]) -> list[dict[str, o
     return rows
 
 
+TABLES = {"shifts": shifts, "clean": clean_streams, "bound": bound}
+
+
 def main(words: Sequence[str] = (), results: Path = RESULTS) -> None:
-    """The CSV of the shifts, or that of the clean streams."""
-    found = opened("CIFAR-10")
+    """The CSV of the shifts, of the clean streams, or of the bound."""
+    found, (what,) = opened("CIFAR-10"), words or ["shifts"]
     mixed = [found[place] for place in np.random.default_rng(0).permutation(len(found))]
     with Model(MODELS["resnet20"].description(), ledger="memory") as model:
-        name, rows = ("shifts_clean", clean_streams(model, mixed[FIT:])) if words else ("shifts", shifts(model, mixed))
-        write(results / f"{name}.csv", (cells(row, ".4g") for row in rows))
+        rows = TABLES[what](model, mixed[FIT:] if what == "clean" else mixed)
+    name = what if what == "shifts" else f"shifts_{what}"
+    write(results / f"{name}.csv", (cells(row, ".4g") for row in rows))
 
 
 if __name__ == "__main__":
-    script.run(main, __doc__, ["clean"])
+    script.run(main, __doc__, ["clean", "bound"])
