@@ -25,7 +25,7 @@ from conformance.replica import Replica, pictures
 from hypothesis import given, strategies as st
 from support.errors import coded
 
-from looktwice.classifiers.base import Answer
+from looktwice.classifiers.base import NO_LABEL, Answer, merged
 from looktwice.classifiers.chat.model import ChatClassifier, ChatModel
 from looktwice.classifiers.chat.prompts import Lexicon, Missing, probability_of, word_of
 from looktwice.classifiers.chat.vendors import Completions, Gemini, Messages, Responses
@@ -119,7 +119,7 @@ def test_a_reply_becomes_what_the_table_says(row: Row) -> None:
 def test_the_table_is_whole() -> None:
     assert [row.number for row in rows()] == list(range(1, 60))
     assert {row.end for row in rows()} == {"any", "ranked", *ENDED}
-    assert {reason for row in rows() for _, reason in row.becomes if reason} == {*Missing}
+    assert {reason for row in rows() for _, reason in row.becomes if reason} == {*Missing} - {Missing.UNSURE}
 
 
 def read(vendor: str, said: object, **settings: object) -> Answer:
@@ -159,16 +159,31 @@ def test_probabilities_of_ranked_labels_are_scores(
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
+@pytest.mark.parametrize("word", ["unsure", "Unsure."])
+def test_unsure_is_an_answer_without_a_label_where_it_is_allowed(vendor: str, word: str) -> None:
+    for settings, reason in (({"unsure": True}, Missing.UNSURE), ({}, Missing.UNLISTED)):
+        names = connected(vendor, **settings).names
+        answer = read(vendor, {"label": word}, **settings)
+        assert (names.label(answer.label), names.missing(answer.label)) == (NO_LABEL, reason)
+    assert connected(vendor, unsure=True, without_label={"unsure": "other"}).names.label(word) == "other"
+    ranked: dict[str, object] = {"ranked": 5, "probabilities": True, "unsure": True}
+    answer = read(vendor, listed(unsure=0.6, cat=0.4), **ranked)
+    assert merged(connected(vendor, **ranked).names, answer) == (("cat", 0.4),)
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
 def test_what_is_allowed_is_in_the_prompt_and_in_the_schema(vendor: str) -> None:
-    classifier = connected(vendor, ranked=5, probabilities=True)
+    classifier = connected(vendor, ranked=5, probabilities=True, unsure=True)
     words, body = classifier.words(AS_DESCRIBED), classifier.prepare(np.zeros((30, 30, 3), np.uint8)).body.decode()
-    assert words.splitlines()[-1] == "7"
+    assert words.splitlines()[-1] == "unsure"
     assert "probability" in words
-    assert body.count('"7"') == 1, "once, in the enumeration; the prompt's quotes are escaped"
+    assert body.count('"unsure"') == 1, "once, in the enumeration; the prompt's quotes are escaped"
     assert "probability" in body.replace(json.dumps(words, ensure_ascii=False)[1:-1], "")
 
 
-@pytest.mark.parametrize("settings", [{"probabilities": True}, {"ranked": 11}])
+@pytest.mark.parametrize(
+    "settings", [{"probabilities": True}, {"ranked": 11}, {"unsure": True, "labels": ["cat", "Unsure"]}]
+)
 def test_settings_that_cannot_be_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(PermanentError, check=coded("description-invalid")):
         connected("openai", **settings)

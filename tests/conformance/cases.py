@@ -225,6 +225,7 @@ CHAT: tuple[Changes, ...] = (
     {"picture": "last"},
     {"ranked": 5},
     {"ranked": 5, "probabilities": True},
+    {"unsure": True},
     {"wordings": ["What is it?"]},
     {"temperature": 0.0},
     {"temperature": 1.0},

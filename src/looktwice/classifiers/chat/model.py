@@ -8,6 +8,7 @@
     answer = "schema"                     # a JSON schema holds the model to the labels; "plain" for servers without
     ranked = 5                            # ask for the five best labels in their order, which is evidence for a fit
     probabilities = true                  # and for the probability of each
+    unsure = true                         # let it answer "unsure", which is an answer without a label
     logprobs = true                       # or for the probability of the tokens of one label; not from Anthropic
     temperature = 0.0                     # sent only if it is set, since some models take none; so is seed
     price = "0.0004"                      # per query
@@ -66,7 +67,7 @@ LABEL, PROBABILITY, SENTENCE = 12, 30, 120
 """The overhead in characters of a label in JSON, of its probability, and of a one-sentence description."""
 READ_ONLY = {"labels", "synonyms", "without_label"}
 """Settings that are not part of the fingerprint: they are in the prompt, or only affect how answers are read."""
-ADDED = {"wordings", "picture", "logprobs", "probabilities"}
+ADDED = {"wordings", "picture", "logprobs", "probabilities", "unsure"}
 """Settings that are in a fingerprint only if they are set, so that older fingerprints stay valid."""
 
 
@@ -116,12 +117,13 @@ class ChatModel(HttpSettings, ABC):
     synonyms: dict[str, tuple[str, ...]] = Field(default_factory=dict, description="label → synonyms")
     without_label: dict[Missing, str] = Field(
         default_factory=dict,
-        description="refusal, blocked, cut, empty or unlisted → the label to use",
+        description="refusal, blocked, cut, empty, unlisted or unsure → the label to use",
     )
     prompt: str = Field(default="", description="with the placeholder {labels}; a default prompt if left out")
     wordings: tuple[str, ...] | str | None = Field(default=None, description="paraphrases for the views `wording:N`")
     ranked: int = Field(default=0, ge=0, le=MOST_OPTIONS, description="number of labels to rank; 0 asks for one label")
     probabilities: bool = Field(default=False, description="ask for the probability of each ranked label")
+    unsure: bool = Field(default=False, description="allow the answer `unsure`, which counts as no label")
     logprobs: bool = Field(default=False, description="use the probability of the label's tokens as its score")
     answer: Literal["schema", "tool", "plain"] = "schema"
     picture: Literal["first", "last"] = Field(
@@ -145,10 +147,11 @@ class ChatModel(HttpSettings, ABC):
             )
         description = described(cls, within(cls.picture_limits, settings))
         labels, wordings = (labels_of(lines, settings) for lines in (description.labels, description.wordings))
-        lexicon = Lexicon(labels or (), description.synonyms, description.without_label)
+        lexicon = Lexicon(labels or (), description.synonyms, description.without_label, description.unsure)
         enumerated = description.enumerates(lexicon.asked)
         prompts = Prompts(
-            *(lexicon.asked, description.prompt, description.ranked, wordings, enumerated, description.probabilities)
+            *(lexicon.asked, description.prompt, description.ranked, wordings, enumerated),
+            *(description.probabilities, description.unsure),
         )
         return ChatClassifier(description, lexicon, prompts, Secrets())
 

@@ -43,6 +43,8 @@ DESCRIBED_PROBABLE = """\
 First describe the picture in one sentence, then choose the {count} most probable labels of this list, the most \
 probable first, written as they are there, each with the probability that it is right. Answer as JSON: \
 {{"description": "...", "labels": [{{"label": "...", "probability": ...}}, ...]}}, and nothing else."""
+UNSURE = "unsure"
+MAY_BE_UNSURE = ' If you cannot tell, give "unsure" as the label.'
 LABELS = "{labels}"
 """Where a prompt lists the labels."""
 USUAL_RANKING = 5
@@ -69,6 +71,8 @@ class Prompts:
     """Whether a schema lists the labels that are allowed."""
     probabilities: bool = False
     """Whether ranked labels come with their probabilities."""
+    unsure: bool = False
+    """Whether `unsure` is allowed beside the labels."""
 
     def template(self, phrasing: Phrasing) -> str:
         """The question with the placeholder {labels}; raises a PermanentError if this wording is not possible."""
@@ -102,7 +106,8 @@ class Prompts:
         return self.ranked or (min(USUAL_RANKING, len(self.labels)) if phrasing.ranked else 0)
 
     def _ordered(self, phrasing: Phrasing) -> Sequence[str]:
-        return phrasing.order.permuted(self.labels) if phrasing.order else self.labels
+        labels = phrasing.order.permuted(self.labels) if phrasing.order else self.labels
+        return (*labels, UNSURE) if self.unsure else labels
 
     def _demand(self, phrasing: Phrasing) -> str:
         """The required format of the answer."""
@@ -110,7 +115,7 @@ class Prompts:
         if count := self.ranking(phrasing):
             ranked, probable = (DESCRIBED_RANKED, DESCRIBED_PROBABLE) if phrasing.describe else (RANKED, PROBABLE)
             demand = (probable if self.probabilities else ranked).format(count=count)
-        return demand
+        return demand + MAY_BE_UNSURE if self.unsure else demand
 
     def _wording(self, number: int) -> str:
         if self.prompt and self.wordings is None:
@@ -161,6 +166,8 @@ class Missing(StrEnum):
     """The reply is empty."""
     UNLISTED = "unlisted"
     """The reply is not exactly one label from the list, but another word, several labels, or prose."""
+    UNSURE = "unsure"
+    """The model answered `unsure`, where that is allowed."""
 
     @property
     def word(self) -> str:
@@ -174,6 +181,7 @@ SENTENCES = {
     Missing.CUT: "it was cut off before its end; raise max_tokens where that is set",
     Missing.EMPTY: "it was empty",
     Missing.UNLISTED: "it was not exactly one label from the list",
+    Missing.UNSURE: "the model is unsure",
 }
 
 
@@ -188,8 +196,10 @@ class Lexicon:
         labels: Sequence[str],
         synonyms: Mapping[str, Sequence[str]],
         without_label: Mapping[Missing, str] | None = None,
+        unsure: bool = False,
     ) -> None:
-        """`without_label` maps reasons for a missing label to labels."""
+        """`without_label` maps reasons for a missing label to labels; `unsure` also allows that answer."""
+        self._unsure = unsure
         self.asked = tuple(labels)
         """The labels to choose from."""
         self._without = without_label or {}
@@ -203,6 +213,8 @@ class Lexicon:
             )
         if not all(word.strip() for word in (*(word for word, _ in words), *self._without.values())):
             raise PermanentError("a label or synonym is empty")
+        if unsure and any(_plain(word) == UNSURE for word, _ in words):
+            raise PermanentError(f"{UNSURE!r} is already a label or synonym; leave out unsure = true")
         self.renames = {word: label for word, label in words if word != label}
         self.renames |= {missing.word: label for missing, label in self._without.items()}
         self._exact = dict(words)
@@ -223,6 +235,8 @@ class Lexicon:
             return missing
         if not _plain(word):
             return Missing.EMPTY
+        if self._unsure and _plain(word) == UNSURE:
+            return Missing.UNSURE
         return Missing.REFUSAL if REFUSAL.match(word.replace("’", "'")) else Missing.UNLISTED
 
 
