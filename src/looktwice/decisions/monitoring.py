@@ -107,6 +107,13 @@ class Familiarity(Part):
         distances = np.sort(cls.model_construct(neighbours=packed).distance(ranked))
         return cls(neighbours=packed, distances=tuple(distances.tolist()), size=size)
 
+    def __eq__(self, other: object) -> bool:
+        """Compare fields only, not derived values."""
+        return isinstance(other, Familiarity) and self.model_dump() == other.model_dump()
+
+    def __hash__(self) -> int:
+        return hash((self.neighbours, self.distances))
+
     @model_validator(mode="after")
     def _whole(self) -> Self:
         try:
@@ -304,7 +311,7 @@ class AnswerKinds(Part):
         often = f"{times} of" if times else "none of"
         return f"{how}, as with {often} the {sum(among.values())} labelled pictures with this label"
 
-    @cached_property
+    @property
     def _table(self) -> tuple[list[str], list[str], Counts]:
         """Labels, kinds, and a contingency table of pictures, padded with an empty row and column."""
         labels, among = list(self.seen), list(dict.fromkeys(kind for by_kind in self.seen.values() for kind in by_kind))
