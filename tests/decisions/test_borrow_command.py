@@ -73,7 +73,7 @@ def test_labels_move_the_jury_and_tell_how_good_it_is(folder: Path) -> None:
     assert jury(folder / "taught.json").weights == pytest.approx(expected.weights)
     assert expected.weights != pytest.approx(jury(folder / "open.json").weights)
     done = run("report", "-p", "taught.json", "--votes", "votes.npz", cwd=folder)
-    assert code_in(done.stderr) == "votes-mismatch"
+    assert done.returncode == 0, done.stderr
 
 
 def test_only_a_jury_can_be_borrowed(folder: Path) -> None:

@@ -284,6 +284,8 @@ def test_a_result_has_its_frontier_and_other_points_are_free(clothes: list[Pictu
         assert frame["chosen"].sum() == 1
         assert list(frame["price"]) == sorted(frame["price"])
         assert (frame["brier_low"] <= frame["brier"]).all()
-        few = model.fit(clothes, max_queries=5)
-        assert next(point for point in few.frontier.points if point.chosen).queries <= 5
+        few = result.at(max_queries=5)
+        assert next(point for point in few.frontier if point.chosen).queries <= 5
+        model.use(result.at(max_queries=1))
+        assert model.look(clothes[0]).queries == 1
         assert model.engine.progress.sent == sent

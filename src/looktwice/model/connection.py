@@ -344,6 +344,11 @@ class ModelState:
         self.profile = fitting.learn(collected, calibrator, self.description)
         return self.profile
 
+    def use(self, profile: Profile) -> None:
+        """Replace the profile, for example by another operating point: `model.use(result.at(max_queries=3))`."""
+        profile.check({connected.name: connected for connected in self.connected})
+        self.profile = profile
+
     def policy(self, options: DecisionOptions = DEFAULTS, /, **decision: Unpack[DecisionKeywords]) -> Policy:
         """The policy of these options, a `TagPolicy` for tags; cached, since all pictures share it."""
         return self._judging(replace(options, **decision))[0]
