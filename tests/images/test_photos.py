@@ -288,9 +288,8 @@ def test_score_goes_on_with_photos_that_were_scaled_down(tmp_path: Path) -> None
     with fault_server() as server:
         write_profile(tmp_path / "profile.json", server.describe(tmp_path))
         assert "Resuming" not in run(*words, "--working-size", 200, "--ledger", "off").stderr
-        again = run(*words, "--working-size", 200, "--ledger", "off", "--verify")
+        again = run(*words, "--working-size", 200, "--ledger", "off")
     assert "3 of 4 " in again.stderr
-    assert "changed" not in again.stderr
 
 
 def test_the_names_of_reduced_photos_are_in_an_export(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from looktwice.calibration import crossfit, metrics
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.risk import threshold
 from looktwice.calibration.votes import LabelledVotes, Votes
+from looktwice.decisions.results import HeldOut
 from looktwice.labelling.summary import FEWEST, LabelSummary, summarise
 from looktwice.model import LADDER
 
@@ -44,11 +44,11 @@ def test_the_figures_are_those_of_a_fit() -> None:
     assert summary.ece == metrics.ece(outcome.confidence, outcome.correct)
     assert summary.max_error
     strict = 1 - 0.05 / 5
-    accept = threshold(outcome.confidence, outcome.correct, summary.max_error, strict)
+    held_out = HeldOut.combine(outcome, crossfit.outcome(Jury().fit(votes), votes))
+    accept = held_out.threshold(summary.max_error, strict)
     assert accept is not None
-    assert summary.accepted == (outcome.confidence >= accept).mean()
-    stricter = LADDER[LADDER.index(summary.max_error) - 1]
-    assert threshold(outcome.confidence, outcome.correct, stricter, strict) is None
+    assert summary.accepted == (np.array(held_out.confidence) >= accept).mean()
+    assert held_out.threshold(LADDER[LADDER.index(summary.max_error) - 1], strict) is None
 
 
 @pytest.mark.slow

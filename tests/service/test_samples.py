@@ -60,5 +60,5 @@ def test_what_is_grey_and_small_is_familiar_and_mostly_called_by_its_name(verdic
 def test_in_colour_it_is_sure_and_wrong_and_every_one_goes_to_review(verdicts: dict[str, Verdict]) -> None:
     assert all(verdicts[name].unfamiliar_because for name in COLOUR)
     assert {verdicts[name].decision for name in COLOUR} == {"review"}
-    sure = [name for name, truth in COLOUR.items() if verdicts[name].label != truth and verdicts[name].confidence > 0.9]
-    assert len(sure) >= 10
+    wrong = [verdicts[name] for name, truth in COLOUR.items() if verdicts[name].label != truth]
+    assert sum(verdict.confidence > 0.85 for verdict in wrong) >= 10
