@@ -146,10 +146,11 @@ def listed(paths: Sequence[str]) -> list[File]:
     listing = [file for path in paths for file in _listed(path, alone=len(paths) == 1)]
     if not listing:
         raise DataError(
-            f"{shown(paths[0])}: not a picture; pictures end with {' '.join(PICTURE_ENDINGS)}", code="pictures-none"
+            f"{shown(paths[0])} contains no picture; pictures end with {' '.join(PICTURE_ENDINGS)}",
+            code="pictures-none",
         )
     if twice := [name for name, count in Counter(file.name for file in listing).items() if count > 1]:
-        raise DataError(f"{few(twice, 'file')} given twice; list each once", code="pictures-duplicate")
+        raise DataError(f"files were given twice: {few(twice, 'file')}; list each once", code="pictures-duplicate")
     return listing
 
 
@@ -164,7 +165,7 @@ def _listed(path: str, alone: bool) -> Iterator[File]:
         below = system.get_file_info(FileSelector(root, recursive=True)) if info.type == FileType.Directory else []
     except OSError as fault:
         raise DataError(
-            f"{shown(place)}: cannot be listed ({_why(fault)}); check the path and its permissions",
+            f"{shown(place)} cannot be listed ({_why(fault)}); check the path and its permissions",
             code="file-unreadable",
         ) from None
     if info.type == FileType.NotFound:
@@ -172,7 +173,8 @@ def _listed(path: str, alone: bool) -> Iterator[File]:
     if info.type == FileType.File:
         if place.lower().endswith(TABLES):
             raise DataError(
-                f"{shown(place)}: read such files with Ray's own readers and looktwice.ray.Scorer; see docs/scale.md",
+                f"{shown(place)} is not a picture; read tables with Ray's own readers and looktwice.ray.Scorer; "
+                "see docs/scale.md",
                 code="option-conflict",
             )
         yield File(path if remote else root, place, f"{place} {_stamp(info, remote)}")

@@ -203,7 +203,7 @@ def test_an_answer_without_a_label_counts_as_the_one_that_it_is_given() -> None:
 @pytest.mark.parametrize(
     ("reply", "why"),
     [
-        (gemini_block(), "the vendor's filter blocked it"),
+        (gemini_block(), "the vendor's filter blocked the answer"),
         (gemini_reply("cat", finish="MAX_TOKENS"), "raise max_tokens"),
         (gemini_reply("I can't help with that."), "the model declined to answer"),
         (gemini_reply("bird"), "not exactly one label from the list"),

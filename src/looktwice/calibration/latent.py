@@ -235,7 +235,8 @@ def _short(values: Floats) -> tuple[float, ...]:
 class Margins:
     """The model's own probabilities σ(wᵀz + b), summed over the pictures for each number of views that kept A.
 
-    These sums suffice for the distance to any curve of k, and their size does not depend on the number of pictures.
+    These sums are sufficient to compute the distance from these probabilities to any function of k, and their size does
+    not depend on the number of pictures.
     """
 
     count: Counts

@@ -94,8 +94,8 @@ VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 class Account(HttpSettings):
     """Settings common to all AWS services."""
 
-    region: str | None = Field(default=None, description="AWS_REGION or the profile's if left out")
-    endpoint_url: str | None = Field(default=None, description="of a private endpoint")
+    region: str | None = Field(default=None, description="by default AWS_REGION, or the region of the AWS profile")
+    endpoint_url: str | None = Field(default=None, description="the address of a private endpoint")
     encoding: Encoding
 
 
@@ -105,9 +105,11 @@ class Rekognition(Account):
     detect: Literal["labels", "moderation"] = "labels"
     model: str | None = Field(default=None, description="version ARN of a Custom Labels model or of an adapter")
     answer: AnswerKind | None = Field(default=None, description="`label` or `tags`; `label` for a Custom Labels model")
-    min_confidence: float | None = Field(default=None, ge=0, le=100, description="in per cent")
-    labels: tuple[str, ...] | str | None = Field(default=None, description="all others are ignored")
-    empty: str = Field(default=NO_LABEL, description="the label of an answer without one")
+    min_confidence: float | None = Field(
+        default=None, ge=0, le=100, description="the lowest confidence of a label, in per cent"
+    )
+    labels: tuple[str, ...] | str | None = Field(default=None, description="the labels to use; others are ignored")
+    empty: str = Field(default=NO_LABEL, description="the label to use if an answer has none")
 
 
 class SageMaker(Account, Paths):
@@ -115,9 +117,9 @@ class SageMaker(Account, Paths):
 
     endpoint: str = Field(min_length=1)
     variant: str | None = None
-    model: str | None = Field(default=None, description="of a multi-model endpoint")
-    component: str | None = Field(default=None, description="an inference component")
-    content_type: str | None = Field(default=None, description="image/png or image/jpeg if left out")
+    model: str | None = Field(default=None, description="the model of a multi-model endpoint")
+    component: str | None = Field(default=None, description="the name of an inference component")
+    content_type: str | None = Field(default=None, description="by default image/png or image/jpeg")
 
 
 class AwsClassifier(HttpClassifier):

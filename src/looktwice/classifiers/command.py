@@ -68,15 +68,17 @@ class CommandDescription(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     command: str
-    timeout: float = Field(default=60.0, gt=0, le=DAY, description="seconds for one picture")
+    timeout: float = Field(default=60.0, gt=0, le=DAY, description="maximum seconds for one picture")
     concurrency: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
     encoding: Encoding = Encoding()
     working_size: int | None = Field(
         default=None, ge=1, description="maximum longer side in pixels; larger pictures are scaled down"
     )
     labels: tuple[str, ...] | None = None
-    price: Price = Field(default=Decimal(0), description="per query, if the program calls a paid service")
-    public: tuple[str, ...] = Field(default=(), description="names of options that look like keys but are not")
+    price: Price = Field(default=Decimal(0), description="price per query, if the program calls a paid service")
+    public: tuple[str, ...] = Field(
+        default=(), description="names of options that look like secrets but are not confidential"
+    )
 
     @field_validator("command")
     @classmethod
@@ -162,7 +164,7 @@ class CommandClassifier:
             if error.errno in SHORTAGES:
                 raise TransientError(f"{problem}; lower concurrency if this continues", sent=False) from None
             raise PermanentError(
-                f"{problem}; try it by hand on one picture", sent=False, code="program-unusable"
+                f"{problem}; run the command by hand on one picture", sent=False, code="program-unusable"
             ) from None
 
     async def _printed(self, process: Process) -> tuple[bytes, bytes]:
@@ -177,12 +179,13 @@ class CommandClassifier:
             if not isinstance(error, TimeoutError):
                 raise
             raise TransientError(
-                f"{self._words[0]!r} took longer than {seconds:g} s; raise timeout if it needs longer",
+                f"{self._words[0]!r} took longer than {seconds:g} s; if it needs more time, raise timeout",
                 code="classifier-timeout",
             ) from None
         if max(len(output), len(errors)) > MOST_OUTPUT:
             raise PermanentError(
-                f"{self._words[0]!r} printed more than {MOST_OUTPUT} bytes; a label is one line", code="reply-malformed"
+                f"{self._words[0]!r} printed more than {MOST_OUTPUT} bytes; it must print a label on one line",
+                code="reply-malformed",
             )
         return output, errors
 
@@ -219,7 +222,7 @@ class CommandClassifier:
         if code < 0:
             return TransientError(f"{self._words[0]!r} was ended by signal {-code}: {words}", garbled=True)
         return PermanentError(
-            f"{self._words[0]!r} failed with exit code {code}: {words}; try it by hand on one picture",
+            f"{self._words[0]!r} failed with exit code {code}: {words}; run the command by hand on one picture",
             code="classifier-refused",
         )
 

@@ -59,7 +59,7 @@ class Raw(Sent):
     """A body that is the file itself."""
 
     kind: Literal["raw"] = "raw"
-    content_type: str | None = Field(default=None, description="image/png or image/jpeg if left out")
+    content_type: str | None = Field(default=None, description="by default image/png or image/jpeg")
 
 
 class Base64(Sent):
@@ -74,7 +74,7 @@ class Multipart(Sent):
 
     kind: Literal["multipart"] = "multipart"
     field: str = "image"
-    filename: str | None = Field(default=None, description="image.png or image.jpeg if left out")
+    filename: str | None = Field(default=None, description="by default image.png or image.jpeg")
     fields: dict[str, str] = Field(default_factory=dict, description="further fields")
 
 
@@ -97,7 +97,7 @@ class Json(Sent):
 class Numbers(Preprocessing):
     """The value of {pixels}: nested lists of numbers, which are integers from 0 to 255 unless normalised."""
 
-    size: tuple[int, int] | None = Field(default=None, description="height, width; the picture's own if left out")
+    size: tuple[int, int] | None = Field(default=None, description="height, width; by default the size of the picture")
     layout: Literal["hwc", "chw"] = "hwc"
 
     def nested(self, pixels: Pixels) -> str:
@@ -119,7 +119,7 @@ class HttpDescription(HttpSettings, Paths):
     method: Literal["POST", "PUT", "PATCH"] = "POST"
     headers: dict[str, str] = Field(default_factory=dict)
     query: dict[str, str] = Field(default_factory=dict)
-    values: dict[str, str] = Field(default_factory=dict, description="the value of {name}; not for secrets")
+    values: dict[str, str] = Field(default_factory=dict, description="name → the value of {name}; not for secrets")
     body: Annotated[Body, Field(discriminator="kind")] = Raw()
     encoding: Encoding = Encoding()
     pixels: Numbers = Field(default=Numbers(), description="how {pixels} is computed")

@@ -55,11 +55,13 @@ class OipDescription(HttpSettings, Preprocessing):
 
     url: str
     headers: dict[str, str] = Field(default_factory=dict)
-    input: str | None = Field(default=None, description="name of the input; the model's only input if left out")
-    output: str | None = Field(default=None, description="name of the output; the model's first output if left out")
-    datatype: str | None = Field(default=None, description="of the input; requested from the server if left out")
+    input: str | None = Field(default=None, description="name of the input; by default the model's only input")
+    output: str | None = Field(default=None, description="name of the output; by default the model's first output")
+    datatype: str | None = Field(
+        default=None, description="data type of the input; by default as the server describes it"
+    )
     shape: tuple[int, ...] | None = Field(
-        default=None, description="of the input, -1 for any size; requested from the server if left out"
+        default=None, description="shape of the input, -1 for any size; by default as the server describes it"
     )
     binary: bool = Field(default=False, description="send binary tensors even if the server does not announce support")
     labels: tuple[str, ...] | str | None = None

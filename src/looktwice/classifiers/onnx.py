@@ -73,7 +73,7 @@ class Preprocessing(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     crop: float | None = Field(
-        default=None, gt=0, le=1, description="centred square, as a fraction of the shorter side"
+        default=None, gt=0, le=1, description="side of the centred square to use, as a fraction of the shorter side"
     )
     resize: Literal["nearest", "linear", "cubic", "area"] = "linear"
     channels: Literal["rgb", "bgr", "grey"] = "rgb"
@@ -101,7 +101,7 @@ class Preprocessing(BaseModel):
         if size is not None and pixels.shape[:2] != size:
             if size[0] * size[1] > MOST_PIXELS:
                 wanted = f"the model expects pictures of {size[1]} x {size[0]}"
-                raise PermanentError(f"{wanted}; up to {MOST_PIXELS:,} pixels are sent")
+                raise PermanentError(f"{wanted}; at most {MOST_PIXELS:,} pixels can be sent")
             interpolation = getattr(cv2, f"INTER_{self.resize.upper()}")
             pixels = np.asarray(cv2.resize(pixels, size[::-1], interpolation=interpolation), np.uint8)
         return _ordered(pixels, self.channels)
@@ -136,7 +136,10 @@ Tensor = NDArray[np.float32]
 
 MOST_PICTURES = 64
 CALL_PIXELS = 2**17
-"""The maximum number of pixels per call: two pictures of 224 × 224. Larger calls are no faster, but use more memory."""
+"""The maximum number of pixels per call, enough for two pictures of 224 × 224.
+
+Larger calls are not faster, but use more memory.
+"""
 
 
 class OnnxDescription(Preprocessing):
@@ -145,12 +148,12 @@ class OnnxDescription(Preprocessing):
     model: str
     size: tuple[int, int] = Field(description="height, width")
     labels: tuple[str, ...] | str
-    batch: int | None = Field(None, ge=1, description="pictures per call; chosen by their size if left out")
+    batch: int | None = Field(None, ge=1, description="pictures per call; by default chosen by their size")
     scores: int = Field(
         0, ge=0, le=MOST_OPTIONS, description="number of labels to rank with scores; 0 returns only the best"
     )
     working_size: int | None = Field(
-        None, ge=1, description="maximum longer side in pixels; derived from size and crop if left out"
+        None, ge=1, description="maximum longer side in pixels; by default derived from size and crop"
     )
 
     def limits(self) -> Limits:

@@ -122,13 +122,13 @@ class Tariff(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    input: TokenPrice = Field(description="per million tokens")
+    input: TokenPrice = Field(description="price per million tokens")
     output: TokenPrice
     cached_input: TokenPrice | None = Field(
-        default=None, description="of tokens read from a cache; same as input if left out"
+        default=None, description="price of tokens read from a cache; by default the same as input"
     )
     cache_write: TokenPrice | None = Field(
-        default=None, description="of tokens written to a cache; same as input if left out"
+        default=None, description="price of tokens written to a cache; by default the same as input"
     )
     batch: Decimal = Field(
         default=Decimal("0.5"), ge=0, le=1, description="the price in a batch, as a fraction of the normal price"

@@ -104,7 +104,7 @@ class PythonClassifier:
         answers = await self._call(list(batch)) if self._batched else [await self._call(pixels) for pixels in batch]
         if not isinstance(answers, (list, tuple)) or len(answers) != len(batch):
             raise PermanentError(
-                f"{self._name} was given {len(batch)} pictures and must return a list of as many labels",
+                f"{self._name} was given {len(batch)} pictures and must return a list with one label for each",
                 code="reply-malformed",
             )
         return [self._answer(label) for label in answers]

@@ -225,9 +225,8 @@ def read_beside(path: Path) -> Settings:
         raise PermanentError(f"there is no model file {str(path)!r}", code="description-missing")
     if not beside.exists():
         raise PermanentError(
-            f"{str(path)!r} needs {str(beside)!r} beside it, which specifies what the model file does "
-            "not: at least size = "
-            "[224, 224], the labels, and how pixels are scaled; docs/connectors.md shows one",
+            f"{str(path)!r} needs a description {str(beside)!r} in the same folder, with at least size = [224, 224], "
+            "the labels, and how pixels are scaled; docs/connectors.md shows an example",
             code="description-missing",
         )
     return {"model": path.name, **read_toml(beside), "folder": str(path.parent)}

@@ -63,8 +63,8 @@ class Paths(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    label: str = Field(default="", description="JMESPath; `label` if there is no score path either")
-    score: str = Field(default="", description="JMESPath")
+    label: str = Field(default="", description="JMESPath to the label; `label` if there is no score path either")
+    score: str = Field(default="", description="JMESPath to the score")
     answer: AnswerKind = Field(default="label", description="`tags` if several labels may apply to a picture")
     error: str = Field(
         default="", description="JMESPath to the error that the server returns in place of a label, with status 200"
@@ -72,7 +72,7 @@ class Paths(BaseModel):
     labels: tuple[str, ...] | str | None = Field(
         default=None, description="all labels, or the name of a file that lists them"
     )
-    rename: dict[str, str] = Field(default_factory=dict, description="the server's word → label")
+    rename: dict[str, str] = Field(default_factory=dict, description="label as returned → label to use")
     empty: str = Field(default=NO_LABEL, description="the label to use if an answer has none")
 
     @field_validator("label", "score", "error")
@@ -103,7 +103,7 @@ class Reader:
     def read(self, data: object) -> Found:
         """Read the word and its score; raises Garbled if there is no word."""
         if self._error and (problem := self._error(data)) is not None:
-            raise Garbled(f"tells of an error, {_shown(problem)}")
+            raise Garbled(f"reports an error, {_shown(problem)}")
         named, scores = self._listed(data)
         if not named:
             return Found(NO_LABEL, None)
@@ -177,7 +177,7 @@ def _search(path: str) -> Search:
         try:
             return visit(node, data)
         except jmespath.exceptions.JMESPathError as error:
-            raise Garbled(f"does not fit its path: {str(error).splitlines()[0]}") from None
+            raise Garbled(f"does not match the path: {str(error).splitlines()[0]}") from None
 
     return search
 

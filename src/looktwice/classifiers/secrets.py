@@ -194,7 +194,7 @@ class Secrets:
             ) from None
         if what:
             raise PermanentError(
-                f"the classifier's answer repeats {what}; it was not stored; check the label path, and whether this "
+                f"the classifier's answer repeats {what} and was not stored; check the label path, and whether this "
                 "server should have a key",
                 code="reply-malformed",
             )

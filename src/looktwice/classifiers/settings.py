@@ -36,8 +36,8 @@ class Encoding(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: Literal["png", "jpeg"] | None = Field(default=None, description="chosen by the picture's size if left out")
-    quality: int = Field(default=95, ge=1, le=100, description='of format = "jpeg"')
+    format: Literal["png", "jpeg"] | None = Field(default=None, description="by default chosen by the picture's size")
+    quality: int = Field(default=95, ge=1, le=100, description='quality of format = "jpeg"')
     max_side: int | None = Field(default=None, ge=1, description="larger pictures are scaled down")
     min_side: int | None = Field(default=None, ge=1, description="smaller pictures are scaled up")
     max_bytes: int | None = Field(
@@ -78,7 +78,7 @@ class Encoding(BaseModel):
         data = _photo(pixels) if photo else self._chosen(pixels)
         if self.max_bytes is not None and len(data) > self.max_bytes:
             raise ImageError(
-                f"a picture takes {len(data)} bytes as {kind_of(data)} and the server allows {self.max_bytes}; "
+                f"a picture takes {len(data)} bytes as {kind_of(data)}, but the server allows {self.max_bytes}; "
                 'set max_side, or format = "jpeg"',
                 code="image-unfit",
             )
@@ -106,7 +106,7 @@ class Encoding(BaseModel):
             return size
         raise ImageError(
             f"a picture of {width} × {height} pixels cannot be sent: the server requires sides of {self.min_side} to "
-            f"{self.max_side}; leave it out",
+            f"{self.max_side}; leave the picture out",
             code="image-unfit",
         )
 
@@ -176,20 +176,22 @@ class HttpSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    timeout: float = Field(default=60.0, gt=0, le=DAY, description="seconds for a whole request")
-    connect_timeout: float = Field(default=10.0, gt=0, le=DAY, description="seconds to reach the server")
+    timeout: float = Field(default=60.0, gt=0, le=DAY, description="maximum seconds for a whole request")
+    connect_timeout: float = Field(default=10.0, gt=0, le=DAY, description="maximum seconds to connect to the server")
     max_reply_bytes: int = Field(default=8 << 20, gt=0)
     trust_env: bool = Field(default=False, description="use the proxies in HTTP_PROXY and similar variables")
     concurrency: int = Field(default=8, ge=1)
     per_second: float | None = Field(default=None, gt=0)
-    price: Price = Field(default=Decimal(0), description="per query, in your currency")
+    price: Price = Field(default=Decimal(0), description="price per query, in your currency")
     working_size: int | None = Field(
         default=None, ge=1, description="maximum longer side in pixels; larger pictures are scaled down"
     )
     bills_refusals: bool = Field(
-        default=False, description="replies with status 401, 402, 403, 413 and 429 are billed, too"
+        default=False, description="whether replies with status 401, 402, 403, 413 and 429 are billed, too"
     )
-    public: tuple[str, ...] = Field(default=(), description="names of values that look like keys but are not")
+    public: tuple[str, ...] = Field(
+        default=(), description="names of values that look like secrets but are not confidential"
+    )
 
     def limits(self, size: WorkingSize, encoding: Encoding | None = None) -> Limits:
         """Convert to limits, for a classifier with this working size."""

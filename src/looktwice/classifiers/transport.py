@@ -88,14 +88,14 @@ QUOTA_WORDS = re.compile(
 )
 RATE_WORDS = re.compile(r"per[ _]?(second|minute)", re.IGNORECASE)
 ADVICE = {
-    400: "it did not accept the request; compare the request with the server's manual",
+    400: "the server did not accept the request; compare the request with the server's manual",
     401: "the key was refused; {key}",
     403: "the key lacks permission for this; {key}",
-    404: "nothing was found at this address; check it and the name of the model",
-    405: "it does not support this method at this address; check method and url",
-    413: 'the picture is too large for it; set max_side, or max_bytes with format = "jpeg"',
-    415: "it does not support this kind of body; check the body's kind and content type",
-    422: "it did not understand the body; compare its fields with the server's manual",
+    404: "nothing was found at this address; check the address and the name of the model",
+    405: "the server does not support this method at this address; check method and url",
+    413: 'the picture is too large for the server; set max_side, or max_bytes with format = "jpeg"',
+    415: "the server does not support this kind of body; check the body's kind and content type",
+    422: "the server did not understand the body; compare the body's fields with the server's manual",
 }
 
 
@@ -286,7 +286,7 @@ class Endpoint:
             size += len(part)
             if size > (most := self._transport.http.max_reply_bytes):
                 raise PermanentError(
-                    f"{self._where} sent a reply of more than {most} bytes; raise max_reply_bytes if it should",
+                    f"{self._where} sent a reply of more than {most} bytes; if this is expected, raise max_reply_bytes",
                     code="reply-malformed",
                 )
         return Reply(response.status, response.headers, b"".join(parts))
@@ -335,7 +335,7 @@ class Endpoint:
         why = f"closed the connection before its reply was complete: {self._why(error)}"
         if isinstance(error, TimeoutError):
             seconds = self._transport.http.timeout
-            why = f"did not reply within {seconds:g} s; raise timeout if it needs longer"
+            why = f"did not reply within {seconds:g} s; if the server needs more time, raise timeout"
         return TransientError(f"{self._where} {why}", code="classifier-timeout")
 
     def _unsent(self, error: Exception) -> ClassifierError:
@@ -353,7 +353,9 @@ class Endpoint:
             case _:
                 why = self._why(error)
         return TransientError(
-            f"{where} cannot be reached: {why}; is the server up?", sent=False, code="classifier-unreachable"
+            f"{where} cannot be reached: {why}; check that the server is running",
+            sent=False,
+            code="classifier-unreachable",
         )
 
     def _why(self, error: Exception) -> str:
@@ -362,7 +364,7 @@ class Endpoint:
             case aiohttp.ClientHttpProxyError():
                 why = f"the proxy answered {error.status}"
             case aiohttp.ClientResponseError():
-                why = f"it is not HTTP: {error.message}"
+                why = f"the reply is not HTTP: {error.message}"
             case aiohttp.ClientConnectorError():
                 why = str(error.os_error)
             case _:
@@ -382,10 +384,12 @@ class Endpoint:
 
     def _advice(self, reply: Reply, kind: type[ClassifierError]) -> str:
         if kind is QuotaError:
-            return "the account behind it needs more quota or money; run the same command again afterwards"
+            return "the account has no quota or money left; add some, then run the same command again"
         if 300 <= reply.status < 400:
             target = self._transport.secrets.line(reply.headers.get("location", "elsewhere"))
-            return f"it redirects to {target}, which is not followed; put the final address into the description"
+            return (
+                f"the server redirects to {target}, which is not followed; put the final address into the description"
+            )
         advice = ADVICE.get(reply.status, "compare the description with the server's manual")
         return advice.format(key=self._transport.secrets.whose())
 

@@ -16,7 +16,7 @@ COMMANDS = {
     "demo": ("demo", "Try it on bundled classifiers and 2,000 pictures."),
     "check": ("check", "Query one picture three times: latency, price, repeatability."),
     "label": ("label", "Label pictures in the browser."),
-    "fit": ("fit", "Learn from labelled pictures how far to trust a classifier, and what to ask it."),
+    "fit": ("fit", "Learn from labelled pictures how far to trust a classifier, and which queries to send."),
     "labels": ("check", "Propose which classifier labels mean which true labels. Sends no queries."),
     "plan": ("evaluate", "Estimate how many labelled pictures guarantees need. Sends no queries."),
     "evaluate": ("evaluate", "Evaluate a profile on other labelled pictures."),
@@ -33,7 +33,7 @@ COMMANDS = {
     "trust": ("check", "Approve the classifiers that a file from somebody else names."),
     "noise": ("fit", "Measure the noise of views inside an open model."),
     "transfer": ("fit", "Calibrate a closed model with the help of an open one."),
-    "borrow": ("fit", "Make a profile from that of another classifier."),
+    "borrow": ("fit", "Make a profile from the profile of another classifier."),
     "ledger": ("ledger", "Show, export, verify, back up or forget the answers you paid for."),
 }
 """The module of each command, and the first line of its help."""

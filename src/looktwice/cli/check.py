@@ -38,7 +38,7 @@ from looktwice.model import (
 )
 from looktwice.model.runs import run
 
-SEVERAL = 'the reply lists {} …; if several may apply to a picture, describe the classifier with answer = "tags"'
+SEVERAL = 'the reply lists {} …; if several labels may apply to a picture, describe the classifier with answer = "tags"'
 YES_OR_NO = 'state in the description what the replies mean, for example rename = { true = "unsafe", false = "safe" }'
 
 
@@ -68,11 +68,11 @@ def check(
     if output.json:
         print_json({**asdict(checkup), "steady": checkup.steady(), "ledger": model.ledger_name()})
     else:
-        shown = "a test image, since none was given" if picture is None else str(picture)
+        shown = "a test image, because no picture was given" if picture is None else str(picture)
         for heading, value in {"picture": shown, **_facts(checkup), "ledger": model.ledger_name() or "none"}.items():
             show(f"[bold]{heading:<13}[/bold]{safe(value)}")
         say_next("see what fitting would cost", "fit", "LABELLED", "-c", model.description, "--dry-run")
-        say_next("if no pictures are labelled yet, label some", "label", PICTURES, "-c", model.description)
+        say_next("label some pictures, if none are labelled yet", "label", PICTURES, "-c", model.description)
     leave(None not in checkup.labels)
 
 
@@ -110,7 +110,7 @@ def _tokens(checkup: Checkup) -> str:
     """The expected token counts of queries and answers, and the counts that the classifier reported."""
     expected = "{:,} + {:,} expected, ".format(*checkup.tokens) if any(checkup.tokens) else ""
     counts = ", ".join(f"{asked:,} + {answered:,}" for asked, answered in dict.fromkeys(checkup.billed))
-    return f"{expected}{counts or 'none'} by its own count (question + answer)"
+    return f"{expected}{counts or 'none'} counted by the classifier (question + answer)"
 
 
 def _scores(checkup: Checkup) -> str:
@@ -118,7 +118,7 @@ def _scores(checkup: Checkup) -> str:
     score, ranked = checkup.scores[0] if checkup.scores else (None, 0)
     listed = f"a ranked list of {ranked} labels" if ranked else "no ranked list"
     if score is None:
-        none = "none: fit uses labels alone; if the reply contains a score, add its path to the description"
+        none = "none, so fit uses labels alone; if the reply contains a score, add its path to the description"
         return listed if ranked else none
     steady = "" if len({each for each, _ in checkup.scores}) == 1 else ", different each time"
     return f"{score:.3g}{steady}; {listed}; fit determines whether they help"
@@ -205,19 +205,19 @@ def labels(
         say(f"Kept in {safe(str(project.file))}.")
     elif proposed and not json:
         given = [word for text in classifier for word in ("-c", text)]
-        say_next("if they are right, save them", "labels", *pictures, *given, "--write")
+        say_next("save these names if they are right", "labels", *pictures, *given, "--write")
 
 
 def _show(name: str, label_map: LabelMap | None) -> None:
     if label_map is None:
-        show(f"[bold]{safe(name)}[/bold]: none of its labels is known yet; try again after a few answers.")
+        show(f"[bold]{safe(name)}[/bold]: no label of this classifier is known yet; try again after a few answers.")
         return
     show(f"[bold]{safe(name)}[/bold]: {len(label_map.same)} labels equal true labels")
     for label, truth in label_map.names.items():
         show(f"  {safe(label)} means {safe(truth)}")
     for what, left in (
         ("labels that match no true label", label_map.unmatched),
-        ("true labels never returned", label_map.unsaid),
+        ("true labels that the classifier never returned", label_map.unsaid),
     ):
         if left:
             show(f"  [yellow]{what}:[/yellow] {safe(', '.join(left))}")

@@ -116,8 +116,10 @@ def show_estimate(total: Estimate, ledger: str | None, as_json: bool, expected: 
         print_json({**asdict(total), "ledger": ledger, "expected": expected})
         return
     hours = "" if total.seconds is None else f", at least {total.seconds / 3600:.1f} hours at the allowed rate"
-    unknown = " Their duration is unknown before the first ones are sent; the run then shows it." if not hours else ""
-    unfamiliar = f" and {total.unfamiliar} unlike the labelled ones" if total.unfamiliar else ""
+    unknown = (
+        " How long this takes is unknown until the first queries are sent; the run then shows it." if not hours else ""
+    )
+    unfamiliar = f" and {total.unfamiliar} unlike the labelled pictures" if total.unfamiliar else ""
     tokens = f", about {total.input_tokens:,} + {total.output_tokens:,} tokens" if total.input_tokens else ""
     most = f" (at most {total.most_micros / 1e6:.4f})" if total.input_tokens else ""
     cost = f"{total.micros / 1e6:.4f}{most}"
@@ -162,9 +164,9 @@ def estimate(
     show_estimate(total, model.ledger_name(), output.json, expected)
     needed = total.micros if expected is None else round(1e6 * expected)
     if left is not None and needed > left:
-        say(f"[yellow]The budget does not cover this:[/yellow] {left / 1e6:.4f} of {needed / 1e6:.4f} is left.")
+        say(f"[yellow]The budget does not cover this:[/yellow] {needed / 1e6:.4f} is needed, {left / 1e6:.4f} is left.")
     elif total.remaining is not None and total.queries > total.remaining and expected is None:
-        say(f"[yellow]The budget does not cover this:[/yellow] it has about {total.remaining:,} queries left.")
+        say(f"[yellow]The budget does not cover this:[/yellow] about {total.remaining:,} queries are left.")
     if (places := model.sends_to()) and not output.json:
         say(f"Pictures would go to {safe(', '.join(places))}")
 
@@ -246,7 +248,7 @@ def exit_code(usual: int) -> int:
 def leave(complete: bool, held: int = 0) -> NoReturn:
     """Exit with a code that indicates whether every picture was scored and whether verdicts are held."""
     if held:
-        say(f"Held for review since the pictures changed: {held:,} verdict{'s' * (held != 1)} (column held).")
+        say(f"The pictures have changed: {held:,} verdict{'s' * (held != 1)} held for review (column held).")
     raise typer.Exit(exit_code(NOT_SCORED) if not complete else exit_code(HELD) if held else 0)
 
 
@@ -258,7 +260,7 @@ def policy_of(model: AsyncModel, decide: DecisionOptions) -> Policy:
         return policy
     if policy.accept and policy.accept.least == NEVER:
         many = f"{len(policy.held_out.confidence)} labelled pictures"
-        cannot = "cannot back" if decide.accept == "guarantee" else "do not lead one to expect"
+        cannot = "cannot guarantee" if decide.accept == "guarantee" else "give no reason to expect"
         what = " and ".join(claim.sentence() for claim in policy.accept.claims)
         tested = policy.claim_tests(policy.accept.claims, model.fitted(), decide.level)
         missing = missing_sentence(policy.accept.claims, tested)
@@ -266,7 +268,7 @@ def policy_of(model: AsyncModel, decide: DecisionOptions) -> Policy:
         if decide.accept == "guarantee" and decide.max_error is not None:
             say(best_estimate(tested[0].answers, overall(decide.max_error)))
         plan = shlex.join(["looktwice", "plan", *guarantee(policy.accept.claims, decide.level)])
-        say(f"To see how many could: {safe(plan)}")
+        say(f"To see how many labelled pictures are needed: {safe(plan)}")
     return policy
 
 
@@ -279,7 +281,7 @@ def _say_undecided(policy: TagPolicy, profile: Profile, decide: DecisionOptions)
         say(f"[yellow]For review:[/yellow] a yes or a no {what} for {safe(tags)}.")
         if decide.accept == "guarantee":
             missing = missing_sentence(decide.claims(), policy.claim_tests(decide.claims(), profile, decide.level))
-            say(f"{safe(missing)} --accept estimate decides by the best estimate.")
+            say(f"{safe(missing)} With --accept estimate, tags are decided by the best estimate.")
 
 
 def overall(max_error: float | Mapping[str, float] | None) -> float:
@@ -354,7 +356,7 @@ def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
         say(f"{best_estimate(answers)} {missing_sentence(wanted, tested)}")
     if least is None:
         say(f"The {labels} are too few to guarantee anything about accepted answers.")
-        say_next("see how many are needed", "plan", "--max-error", MAX_ERROR, "-p", path)
+        say_next("see how many labelled pictures are needed", "plan", "--max-error", MAX_ERROR, "-p", path)
         return
     (error, accepted), level, stopping = least, selection_level(0.95), profile.adaptive
     queries = profile.results[-1].queries if profile.results else 1.0 + len(profile.views())
@@ -371,7 +373,7 @@ def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
         f"tested at --level {level:g}. It accepts {100 * accepted:.0f} % of such pictures{early}{cost}."
     )
     options = guarantee([Claim(error)], level)
-    say_next("drop pictures on a web page", "serve", "-p", path)
+    say_next("serve the profile, with a page that accepts pictures by drag and drop", "serve", "-p", path)
     say_next("accept answers under that guarantee", "score", PICTURES, "-p", path, *options, "-o", "verdicts.csv")
 
 

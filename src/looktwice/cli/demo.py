@@ -153,7 +153,10 @@ def show(demo: Demo, as_json: bool) -> None:
     say(f"Report: {demo.folder / 'index.html'}   Profile: {demo.folder / 'profile.json'}")
     called = f"{sys.executable} -m looktwice" if sys.argv[0].endswith("__main__.py") else sys.argv[0]
     program = "looktwice" if shutil.which("looktwice") else called
-    say(f"Next, drop pictures on a web page: {program} serve --profile {demo.folder / 'profile.json'}")
+    say(
+        "Next, serve the profile, with a page that accepts pictures by drag and drop: "
+        f"{program} serve --profile {demo.folder / 'profile.json'}"
+    )
 
 
 def _costs(situations: Sequence[Situation]) -> Table:

@@ -81,7 +81,9 @@ def evaluate(
     report: ReportOption = None,
     unlabelled: Annotated[
         Path | None,
-        Help(help="Verdicts on other pictures, written by score: their confidences narrow the accuracy's interval."),
+        Help(
+            help="Verdicts on other pictures, written by score: their confidences narrow the interval of the accuracy."
+        ),
     ] = None,
 ) -> None:
     """Evaluate a profile on other labelled pictures.
@@ -126,7 +128,7 @@ def report(
     profile: ProfileOption,
     votes: Annotated[Path | None, Help(help="Votes saved by fit or evaluate with --votes.")] = None,
     pictures: Annotated[
-        Path | None, Help(help="The pictures that the votes are about, to show some of them in the report.")
+        Path | None, Help(help="The pictures to which the votes belong; some of them are shown in the report.")
     ] = None,
     price: Annotated[float, Help(help="Price of one query.", min=0)] = 0.0,
     out: Annotated[Path, Help("--out", "-o", help="Where to write the report.")] = Path("report.html"),
@@ -143,7 +145,7 @@ def report(
     loaded = Profile.load(profile)
     inputs = saved_inputs(loaded, votes, pictures, round(1e6 * price))
     report_to(out, replace(inputs, policy=decide.of(loaded)), decide)
-    say_next("serve it, with a page on which to drop pictures", "serve", "-p", profile)
+    say_next("serve the profile, with a page that accepts pictures by drag and drop", "serve", "-p", profile)
 
 
 def plan(
@@ -155,7 +157,7 @@ def plan(
         list[str] | None,
         Help(help="Largest share of a class that may be accepted as another class: unsafe=0.02. May be repeated."),
     ] = None,
-    level: Annotated[float, Help(help="Certainty that all of them hold.", min=0, max=1)] = 0.95,
+    level: Annotated[float, Help(help="Certainty that all these guarantees hold.", min=0, max=1)] = 0.95,
     profile: Annotated[Path | None, Help("--profile", "-p", help="Plan from the results of a first fit.")] = None,
     json: JsonOption = False,
 ) -> None:
@@ -203,6 +205,6 @@ def plan(
             show(best_estimate(tested[0].answers, claim_any.bound))
     if tested and all(map(can_be_made, tested)):
         score = ("score", PICTURES, "-p", profile, *guarantee(wanted, level), "-o", "verdicts.csv")
-        say_next("accept answers under that guarantee, which its labels support", *score)
+        say_next("accept answers under that guarantee, which the labelled pictures support", *score)
     else:
-        say_next("label that many", "label", PICTURES, "-c", "CLASSIFIER")
+        say_next("label that many pictures", "label", PICTURES, "-c", "CLASSIFIER")

@@ -85,7 +85,8 @@ POINTS = 10
 SEVERAL, MANY = 3, 0.2
 """Labels that were never returned are reported if one has this many pictures, or all have this share of them."""
 FIXED = (
-    "Query these views, such as 'mirror zoom:1.15', and no others; by default a pilot determines what is worth asking."
+    "Query these views, such as 'mirror zoom:1.15', and no others; by default a pilot determines which views are worth "
+    "their price."
 )
 
 
@@ -114,8 +115,8 @@ def fit(
         bool,
         Help(
             "--add",
-            help="Repair the profile at --out with these pictures, such as those that an alarm names; nothing is asked "
-            "about pictures it was fitted on.",
+            help="Add these pictures, such as those that an alarm names, to the profile at --out; no queries are sent "
+            "about pictures on which it was fitted.",
         ),
     ] = False,
     draws: Annotated[int, Help(help="With --paper: draws per picture.", min=1)] = 20,
@@ -163,7 +164,7 @@ def fit(
         show_profile(profile, out, list(result.sentences), result.pilot)
         if any(item.cause is Cause.BUDGET for item in unscored):
             known = f"{profile.pictures:,} of {len(labelled):,} pictures"
-            say(f"[yellow]The profile was fitted on only {known}[/yellow]: raise the budget.")
+            say(f"[yellow]The profile was fitted on only {known}[/yellow]; raise the budget and run again to use all.")
         else:
             say_reach(profile, out, model.typical_price(profile.name))
     if result.cut:
@@ -222,7 +223,7 @@ def borrow(
     output: Output,
     truths: Truths,
     out: NewProfileOption,
-    pictures: Annotated[Path | None, Help(help=f"{LABELLED} Optional; fifty help.")] = None,
+    pictures: Annotated[Path | None, Help(help=f"{LABELLED} Optional; fifty pictures already help.")] = None,
 ) -> None:
     """Make a profile from that of another classifier.
 
@@ -256,7 +257,7 @@ def _borrow(
     unscored, tell = listener(votes, known)
     profile = watch(model, len(labelled), output, partial(model.borrow, teacher, labelled, on_collected=tell))
     model.save(out)
-    none = "No labelled pictures were given, so its quality here is unknown and nothing is guaranteed."
+    none = "No labelled pictures were given, so the quality of this profile is unknown and nothing is guaranteed."
     advice = profile.advice() if labelled else [none]
     if output.json:
         print_json({**record(profile, out), "advice": advice})
@@ -286,7 +287,10 @@ def listener(
         if collected.kind == "label":
             tell_mismatch(collected.labelled())
         elif sentence := left_out(collected, known):
-            say(f"[yellow]Tags:[/yellow] {safe(sentence)}. If some mean the same, rename one: see docs/pictures.md")
+            say(
+                f"[yellow]Tags:[/yellow] {safe(sentence)}. If two tags mean the same, rename one of them: see "
+                "docs/pictures.md"
+            )
         tell_duplicates(collected)
 
     return unscored, tell
@@ -320,7 +324,12 @@ def show_profile(profile: Profile, out: Path, advice: list[str], pilot: int = 0)
 def frontier_table(profile: Profile) -> Table:
     """The frontier of error against price, with the chosen point."""
     shown = table(
-        "Worth their price, on held-out pictures", "asked", "queries", "price of 1,000", COLUMNS["brier"], "to buy"
+        "Queries worth their price, on held-out pictures",
+        "asked",
+        "queries",
+        "price of 1,000",
+        COLUMNS["brier"],
+        "to buy",
     )
     step = 1 + len(profile.frontier) // POINTS
     for place, point in enumerate(profile.frontier):
@@ -348,7 +357,7 @@ def _named(sources: Sequence[str], enough: Sequence[float]) -> str:
     groups = [(name, list(group)) for name, group in groupby(range(len(names)), key=names.__getitem__)]
     turns = [sources[group[0]] if len(group) == 1 else f"{name} ×{len(group)}".strip() for name, group in groups]
     level = min(enough, default=1.0)
-    return ", then ".join(turns) + (f", until {level:.3f} sure" if level < 1.0 else "")
+    return ", then ".join(turns) + (f", until {level:.3f} certain" if level < 1.0 else "")
 
 
 def tell_mismatch(labelled: LabelledVotes) -> None:
@@ -364,7 +373,10 @@ def tell_mismatch(labelled: LabelledVotes) -> None:
     if others and never and (max(truths[word] for word in never) >= SEVERAL or count > MANY * len(labelled)):
         mismatch = f"the classifier never returned {few(sorted(never), 'true label')}, and no picture is labelled with "
         mismatch += few(sorted(others), "label")
-        say(f"[yellow]Label mismatch:[/yellow] {safe(mismatch)}. `looktwice labels` proposes names for equal ones.")
+        say(
+            f"[yellow]Label mismatch:[/yellow] {safe(mismatch)}. `looktwice labels` proposes names for labels with the "
+            "same meaning."
+        )
 
 
 def tell_duplicates(collected: Collected) -> None:
@@ -375,10 +387,13 @@ def tell_duplicates(collected: Collected) -> None:
         say(f"{distinct.repeated:,} of {total:,} pictures are exact duplicates; each picture counts once.")
     if distinct.similar:
         pairs = few([f"{one} ~ {other}" for one, other in distinct.similar], "near-duplicate")
-        say(f"{safe(pairs)}: they count as different pictures; remove those that show the same photo.")
+        say(f"{safe(pairs)}: these count as different pictures; remove those that show the same photo.")
     if distinct.disputed:
         pairs = few([f"{one} = {other}" for one, other in distinct.disputed], "duplicate")
-        say(f"[yellow]Labels:[/yellow] {safe(pairs)} with different true labels; the first counts; correct the others")
+        say(
+            f"[yellow]Labels:[/yellow] the true labels differ for {safe(pairs)}; the first label counts; correct the "
+            "others"
+        )
 
 
 OpenOption = Annotated[str, Help("--open", help="The open model: model.onnx with model.toml beside it.")]

@@ -144,7 +144,7 @@ def review(
     command = ["looktwice", "evaluate", str(folder), *_truths(out, folder)]
     known = Labels(out, "tags" if isinstance(doubtful[0], TagVerdict) else "label")
     session = LabellingSession(shown, list(shown), known, verdicts=doubtful, reviewing=True)
-    serve(session, "Review verdicts", "evaluate the reviewed ones, which are not a random sample", command, place)
+    serve(session, "Review verdicts", "evaluate the reviewed pictures, which are not a random sample", command, place)
 
 
 @serves
@@ -172,7 +172,7 @@ def audit(
     known = Labels(out or verdicts.with_name("audit.csv"))
     _print_share(audited, known)
     session = LabellingSession(shown, list(shown), known, verdicts=scored, audit=audited)
-    serve(session, "Audit", "label more of them", ["looktwice", "audit", str(verdicts), str(folder)], place)
+    serve(session, "Audit", "label more pictures", ["looktwice", "audit", str(verdicts), str(folder)], place)
     _print_share(audited, known)
 
 
@@ -198,7 +198,7 @@ def _pictures(verdicts: Path, pictures: Path | None, names: Sequence[str]) -> tu
     by_name = {picture.name: picture for picture in find([folder])}
     if lost := [name for name in names if name not in by_name]:
         raise DataError(
-            f"{few(lost, 'verdict')} about a picture that is not in {str(folder)!r}; specify its folder",
+            f"the pictures of {few(lost, 'verdict')} are not in {str(folder)!r}; specify their folder",
             code="labels-unmatched",
         )
     return folder, {name: by_name[name] for name in names}
@@ -206,7 +206,7 @@ def _pictures(verdicts: Path, pictures: Path | None, names: Sequence[str]) -> tu
 
 def serve(session: LabellingSession, title: str, purpose: str, command: Sequence[str], place: Place) -> None:
     """Serve the page until a signal, then print the next command and its purpose."""
-    say(f"{len(session.pictures)} pictures. Labels are saved to {safe(str(session.labels.out))} click by click.")
+    say(f"{len(session.pictures)} pictures. Labels are saved to {safe(str(session.labels.out))} after every click.")
     try:
         load(PAGE).run(session, title, shlex.join(command), place)
     finally:

@@ -117,11 +117,11 @@ def forget(
 ) -> None:
     """Delete the answers of one classifier, or about some pictures; their cost stays counted."""
     if classifier is None and not pictures:
-        raise typer.BadParameter("name a classifier, or --pictures")
+        raise typer.BadParameter("specify a classifier or --pictures")
     readable = _readable(find_pictures(pictures)) if pictures else ()
     digests = [digest for picture in readable for digest in _digests(picture)] if pictures else None
     deleted = maintenance.forget(place, classifier, digests)
-    say(f"{deleted} answers are forgotten; what they cost stays counted.")
+    say(f"{deleted} answers are forgotten; their cost stays counted.")
     say_next("see what is left", "ledger", "stats", "--ledger", _shown(place))
 
 
@@ -135,7 +135,7 @@ def backup(out: Annotated[Path, typer.Argument(help="Where to write the copy.")]
 @ledger.command()
 def alarms(
     place: PlaceOption,
-    end: Annotated[bool, Help("--end", help="End them, so that verdicts are accepted again.")] = False,
+    end: Annotated[bool, Help("--end", help="End the alarms, so that verdicts are accepted again.")] = False,
     json: JsonOption = False,
 ) -> None:
     """List the profiles whose pictures have changed, so that their verdicts are held for review."""

@@ -226,7 +226,10 @@ def score(
     file = ScoreFile(place, header, opened, kind=model.kind, size=model.limits.working_size)
     todo = opened
     if file.changed:
-        say(f"{len(file.changed)} picture{'s' * (len(file.changed) > 1)} changed since the verdict: queried again.")
+        say(
+            f"{len(file.changed)} picture{'s' * (len(file.changed) > 1)} changed since the verdict "
+            "and will be queried again."
+        )
     if file.missing() < len(opened):
         todo = [picture for at, picture in enumerate(opened) if not file.done(at)]
         say(f"Resuming: {len(opened) - len(todo)} of {len(opened)} pictures already have a verdict.")
@@ -256,7 +259,10 @@ def score(
         warnings = ["pictures-selected"] if selected else []
         print_json({"out": out, **decided.record(), **counts, **drift, "warnings": warnings})
     if causes & {Cause.BUDGET, Cause.STOPPED}:
-        say(f"Compared so far: {monitor.stream.seen:,}; after an interruption, verdicts are not a random sample.")
+        say(
+            f"Compared with the labelled pictures so far: {monitor.stream.seen:,}. After an interruption, verdicts "
+            "are not a random sample."
+        )
     mend = "replace the bad files and " if causes == {Cause.UNREADABLE} else ""
     left = f"; not scored: {file.missing() - decided.provisional:,}; {mend}run the same command again to complete it"
     say(f"Verdicts: {out}{left if file.missing() else ''}")
@@ -271,7 +277,7 @@ def tell_doubtful(decided: Decided, decide: DecisionOptions) -> None:
     if decided.provisional:
         say(
             f"[yellow]Provisional:[/yellow] {decided.provisional:,} verdicts lack answers that the budget did not "
-            "cover; none of them is accepted. Raise the budget and run again to ask the rest."
+            "cover; none of them is accepted. Raise the budget and run again to send the remaining queries."
         )
     if decided.unfamiliar:
         many = decided.verdicts + len(decided.unscored)
@@ -288,9 +294,9 @@ def _tell_drift(monitor: Monitor) -> dict[str, object]:
         say(f"[yellow]{line}[/yellow]" if stream.alarm else line)
     if since:
         labels = f"; label these first and add them with fit --add: {safe(', '.join(first))}" if first else ""
-        say(f"It began about {safe(since[0].name)}{labels}.")
+        say(f"The change began at about {safe(since[0].name)}{labels}.")
     if accepted:
-        say(f"Review the {len(accepted)} accepted before the change was noticed: {safe(', '.join(accepted))}")
+        say(f"Review the {len(accepted)} pictures accepted before the change was noticed: {safe(', '.join(accepted))}")
     return {
         "drift": monitor.alarm is not None,
         "drift_since": since[0].name if since else None,
@@ -309,7 +315,7 @@ def _say_following(
     pictures.
     """
     if decided.held or model.monitor(decide).alarm:
-        say_next("label some of them", "label", folder, "-c", model.description)
+        say_next("label some of these pictures", "label", folder, "-c", model.description)
         say_next("see how many verdicts are right", "evaluate", folder, "-p", profile)
     elif not decide.claims():
         say_reach(model.fitted(), profile, model.typical_price())
@@ -318,9 +324,9 @@ def _say_following(
         basis = ", based on an estimate, not a guarantee" if decide.accept == "estimate" else ""
         say(f"{decided.accepted:,} of {decided.verdicts:,} verdicts are accepted{cost}{basis}.")
         if decided.accepted < decided.verdicts:
-            say_next("have people review the others", "review", out, folder)
+            say_next("have people review the other verdicts", "review", out, folder)
         else:
-            say_next("estimate how often they are wrong", "audit", out, folder)
+            say_next("estimate how often accepted verdicts are wrong", "audit", out, folder)
 
 
 def tell_selected(out: Path, profile: str, digests: Set[str]) -> bool:
@@ -348,7 +354,8 @@ def _show(verdict: AnyVerdict | Unscored, json: bool) -> None:
         answer = f"[bold]{safe(verdict.label)}[/bold] {share}"
     OUT.print(f"{answer}{decision} {safe(verdict.name)}", highlight=False)
     if verdict.unfamiliar_because:
-        show(f"  [yellow]Unlike the pictures it was fitted on: {safe(verdict.unfamiliar_because)}.[/yellow]")
+        why = safe(verdict.unfamiliar_because)
+        show(f"  [yellow]Unlike the pictures that the profile was fitted on: {why}.[/yellow]")
     show(f"  [dim]{safe(verdict.sentence)}[/dim]")
     if isinstance(verdict, Verdict) and verdict.prediction_set is not None:
         show(f"  [dim]Prediction set: {safe(alternatives(verdict.prediction_set))}.[/dim]")

@@ -58,7 +58,7 @@ HELP = {
     "batch": "Use the chat vendor's batch interface: cheaper, answered within a day; stopping early takes two rounds.",
     "label_check": "Number of labelled pictures to query first, to stop if no answer is among the true labels; "
     "0 turns this check off.",
-    "all": "Query everything about each picture, even if further answers would have little effect.",
+    "all": "Send all queries about each picture, even if further answers would have little effect.",
     "max_price": "Maximum average price per picture, reached by stopping earlier.",
     "max_queries": "Maximum average number of queries per picture, reached by stopping earlier.",
     "max_error": "Accept answers of which at most this share is wrong, such as 0.02, or unsafe=0.01 for the answer "
@@ -66,14 +66,14 @@ HELP = {
     "max_miss": "Accept at most this share of a class as another class: unsafe=0.02. May be repeated.",
     "level": "Certainty that all these guarantees hold.",
     "accept": "Accept based on a guarantee, or on the best estimate, which is not a guarantee.",
-    "coverage": "Prediction sets: list labels that include the true one this often, such as 0.95. "
-    "This is not the share accepted.",
-    "sets": "How a set is built: larger for doubtful pictures, with fewer labels, without randomness, or by one "
-    "threshold.",
-    "unfamiliar": "What to do with pictures unlike the labelled ones: treat them as any other, never accept them, or "
+    "coverage": "Prediction sets: list labels that include the true one for at least this share of the "
+    "pictures, such as 0.95; this is not the share accepted.",
+    "sets": "How a prediction set is built: larger for doubtful pictures, with fewer labels, without randomness, or by "
+    "one threshold.",
+    "unfamiliar": "What to do with pictures unlike the labelled ones: treat them like any other, never accept them, or "
     "not query them.",
     "false_alarms": "Share of familiar pictures that may be flagged as unfamiliar.",
-    "on_drift": "Once the pictures have changed: hold all further verdicts for review, or accept as before.",
+    "on_drift": "What to do once the pictures have changed: hold all further verdicts for review, or accept as before.",
 }
 """The help text of each field."""
 

@@ -86,7 +86,7 @@ def read_truths(path: Path, column: str = COLUMN) -> dict[str, KnownTruth]:
     if lacking:
         has = ", ".join(map(shown, header[:20])) or "nothing"
         raise DataError(
-            f"{where}: no column {' and no column '.join(lacking)}; the first line has {has}. Call the columns file "
+            f"{where} has no column {' and no column '.join(lacking)}; the first line has {has}. Call the columns file "
             "and label, or specify the label column with --truths-column",
             code="file-malformed",
         )
@@ -101,7 +101,8 @@ def read_truths(path: Path, column: str = COLUMN) -> dict[str, KnownTruth]:
     ]
     if uneven:
         raise DataError(
-            f"{where}: {few(uneven, 'row')} without exactly {width} filled fields; quote texts that contain commas",
+            f"{where} must have {width} filled fields in each row, unlike {few(uneven, 'row')}; quote texts that "
+            "contain commas",
             code="file-malformed",
         )
     truths: dict[str, KnownTruth] = {}
@@ -122,7 +123,7 @@ def read_truths(path: Path, column: str = COLUMN) -> dict[str, KnownTruth]:
             truths[name] = KnownTruth(None, (*known.excluded, *truth.excluded), known.probability)
     if twice:
         raise DataError(
-            f"{where}: {few(sorted(twice), 'file')} in more than one row; keep one row for each, with all tags "
+            f"{where} has more than one row for {few(sorted(twice), 'file')}; keep one row for each, with all tags "
             "in a column `tags` if there are several",
             code="pictures-duplicate",
         )
@@ -189,7 +190,9 @@ def find(paths: Sequence[Path], max_pixels: int = MAX_PIXELS) -> Sequence[Pictur
             pictures = _among(paths[0], here)
     twice = repeated(picture.name for picture in pictures)
     if twice:
-        raise DataError(f"{few(twice, 'picture')} given twice; list each once", code="pictures-duplicate")
+        raise DataError(
+            f"pictures were given twice: {few(twice, 'picture')}; list each once", code="pictures-duplicate"
+        )
     return pictures
 
 
@@ -320,7 +323,9 @@ def open_all_labelled(paths: Sequence[Path], truths: Path | None = None, column:
         return labelled(paths[0], truths, column=column)
     pictures = [of_several(path, picture) for path in paths for picture in labelled(path, truths, column=column)]
     if twice := repeated(picture.name for picture in pictures):
-        raise DataError(f"{few(twice, 'picture')} given twice; list each once", code="pictures-duplicate")
+        raise DataError(
+            f"pictures were given twice: {few(twice, 'picture')}; list each once", code="pictures-duplicate"
+        )
     return pictures
 
 
@@ -378,7 +383,7 @@ def _listed(root: Path) -> list[str]:
     names = sorted(name for name in _walk(root) if name.lower().endswith(ENDINGS))
     if not names:
         raise DataError(
-            f"{shown(str(root))}: no picture in this folder; the extensions of pictures are {' '.join(ENDINGS)}",
+            f"{shown(str(root))} contains no picture; the extensions of pictures are {' '.join(ENDINGS)}",
             code="pictures-none",
         )
     return names
@@ -429,15 +434,15 @@ def _by_class(root: Path, max_pixels: int) -> list[Picture]:
     """One folder per class: the true label is the name of the first folder below the root."""
     if root.exists() and not root.is_dir():
         raise DataError(
-            f"{shown(str(root))}: not a collection with true labels; give a folder or an .npz, or specify a CSV",
+            f"{shown(str(root))} is not a collection with true labels; give a folder or an .npz, or specify a CSV",
             code="labels-unmatched",
         )
     pictures = find([root], max_pixels)
     loose = [picture.name for picture in pictures if "/" not in picture.name]
     if loose:
-        what = f"{shown(str(root))}: {few(loose, 'picture')} without a true label"
+        what = f"{shown(str(root))} has no true label for {few(loose, 'picture')}"
         raise DataError(
-            f"{what}; add a labels.csv (file,label) beside them, or move each into the folder of its class",
+            f"{what}; add a labels.csv (file,label) in this folder, or move each picture into the folder of its class",
             code="labels-unmatched",
         )
     with reading(root), os.scandir(root) as entries:
@@ -446,7 +451,7 @@ def _by_class(root: Path, max_pixels: int) -> list[Picture]:
     idle = sorted(truths.keys() - {picture.truth for picture in labelled_pictures})
     if idle:
         raise DataError(
-            f"{shown(str(root))}: {few(idle, 'class folder')} without a picture; add pictures or remove it",
+            f"{shown(str(root))} has no picture in {few(idle, 'class folder')}; add pictures or remove these folders",
             code="labels-unmatched",
         )
     return labelled_pictures
@@ -464,8 +469,8 @@ def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[P
     growing = is_coco or (column == COLUMN and {NOT, TAGS} & {*read_header(table)})  # people still label with it
     if bare and not growing:
         raise DataError(
-            f"{where}: {few(bare, 'picture')} without a true label; add a row for each, move them "
-            "away, or add a column `not`, which may be left empty, to use only the others",
+            f"{where} has no row for {few(bare, 'picture')}; add a row for each, move them to another folder, "
+            "or add a column `not` (it may be empty) to use only the pictures in the table",
             code="labels-unmatched",
         )
     for name in truths.keys() - sources.keys() if path.is_dir() else ():
@@ -475,12 +480,12 @@ def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[P
     lost = sorted(truths.keys() - sources.keys())
     if lost and not (is_coco and len(lost) < len(truths)):  # COCO files often cover more pictures
         raise DataError(
-            f"{where}: {few(lost, 'true label')} without a picture in {shown(str(path))}; remove the rows",
+            f"{where} has {few(lost, 'true label')} for pictures that are not in {shown(str(path))}; remove the rows",
             code="labels-unmatched",
         )
     useful = {name: entry for name, entry in truths.items() if entry.truth or entry.excluded or entry.tags is not None}
     if not useful:
-        raise DataError(f"{where}: contains no label; label some pictures with: looktwice label", code="labels-missing")
+        raise DataError(f"{where} contains no label; label some pictures with: looktwice label", code="labels-missing")
     known = {name: useful[name] for name in (sorted(useful) if path.is_dir() else sources) if name in useful}
     return [
         Picture(name, t.truth, sources[name], t.excluded, t.probability, t.tags)

@@ -78,11 +78,11 @@ def load(path: Path, max_pixels: int = MAX_PIXELS, size: WorkingSize | None = No
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
-            what = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+            what = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
             raise ImageError(f"it is {what}; give a picture file", shown(str(path)), code="image-unsupported")
         if status.st_size > MAX_BYTES:
             raise ImageError(
-                f"{status.st_size:,} bytes; files of up to {MAX_BYTES:,} bytes are read",
+                f"the file has {status.st_size:,} bytes; at most {MAX_BYTES:,} are allowed",
                 shown(str(path)),
                 code="image-too-large",
             )
@@ -154,7 +154,7 @@ def _opened(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
         return _tiff(data)
     if data.startswith((b"GIF87a", b"GIF89a")):
         if data.count(b"!\xfe") > MOST_COMMENTS:
-            raise ImageError(f"a GIF of more than {MOST_COMMENTS} comments; save it again", code="image-too-large")
+            raise ImageError(f"the GIF has more than {MOST_COMMENTS} comments; save it again", code="image-too-large")
         return GifImageFile(io.BytesIO(data)), b""
     return (BmpImageFile(io.BytesIO(data)), b"") if data.startswith(b"BM") else _heif(data)
 
@@ -197,7 +197,7 @@ def _check_scans(data: bytes) -> None:
         scans += kind == _SCAN
         if scans > MOST_SCANS:
             raise ImageError(
-                f"a JPEG of more than {MOST_SCANS} scans, which would take too long to decode; save it again",
+                f"the JPEG has more than {MOST_SCANS} scans, which take too long to decode; save it again",
                 code="image-too-large",
             )
         at = marker.end()
@@ -304,7 +304,7 @@ def _tiff(data: bytes) -> tuple[ImageFile, bytes]:
     picture = TiffImageFile(io.BytesIO(data[:start] + packed + data[start + len(packed) :]))
     if picture.mode == "I;16" and (picture.tag_v2.get(258) != (16,) or picture.tag_v2.get(262) == 0):
         raise ImageError(
-            "grey TIFF with 12 bits or with white as zero cannot be read; convert it to 8 bits",
+            "a 12-bit greyscale TIFF, or a 16-bit one in which 0 is white, cannot be read; convert it to 8 bits",
             code="image-unsupported",
         )
     return picture, directory

@@ -165,7 +165,7 @@ def reading(path: Path, form: str = "") -> Iterator[None]:
             raise
         why = " ".join(str(fault).split())[:200] or type(fault).__name__
         raise DataError(
-            f"{shown(str(path))}: not {form} ({shown(why)}); save or download it again", code="file-malformed"
+            f"{shown(str(path))} is not {form} ({shown(why)}); save or download it again", code="file-malformed"
         ) from fault
 
 

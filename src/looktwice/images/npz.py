@@ -87,7 +87,7 @@ def _images(stack: Stack) -> NDArray[np.uint8]:
     with reading(stack.path):
         if stamp_of(stack.path)[::2] != stack.listed:
             raise DataError(
-                f"{shown(str(stack.path))}: changed since its pictures were listed; list them again",
+                f"{shown(str(stack.path))} changed after its pictures were listed; list them again",
                 code="file-malformed",
             )
         images = read_array(stack.path, "images").view(np.uint8)
@@ -99,8 +99,8 @@ def stacked(path: Path, name: str, max_pixels: int) -> Sequence[Picture]:
     where, names = shown(str(path)), array_names(path)
     if "images" not in names:
         raise DataError(
-            f"{where}: needs an array images and, for true labels, one called labels; "
-            f"has {', '.join(map(shown, names))}",
+            f"{where} must contain an array named images and, for true labels, one named labels; "
+            f"it contains {', '.join(map(shown, names))}",
             code="file-malformed",
         )
     listed = stamp_of(path)[::2]
@@ -112,11 +112,11 @@ def stacked(path: Path, name: str, max_pixels: int) -> Sequence[Picture]:
         )
     if 0 in shape:
         raise DataError(
-            f"{where}: images have shape {shape}, so it contains no picture; give at least one", code="pictures-none"
+            f"{where}: images have shape {shape} and contain no picture; give at least one", code="pictures-none"
         )
     if shape[1] * shape[2] > max_pixels:
         raise DataError(
-            f"{where}: {shape[2]} x {shape[1]} pixels is more than the limit of {max_pixels:,}; raise it",
+            f"{where}: {shape[2]} x {shape[1]} pixels is more than the limit of {max_pixels:,}; raise the limit",
             code="image-too-large",
         )
     return Collection([f"{name}#{place}" for place in range(shape[0])], Stack(path, listed))
@@ -126,19 +126,21 @@ def labelled_stack(path: Path, max_pixels: int) -> list[Picture]:
     where, names = shown(str(path)), array_names(path)
     pictures = stacked(path, path.name, max_pixels)
     if "labels" not in names:
-        raise DataError(f"{where}: no array named labels; it has {', '.join(map(shown, names))}", code="file-malformed")
+        raise DataError(
+            f"{where} has no array named labels; it contains {', '.join(map(shown, names))}", code="file-malformed"
+        )
     labels = read_array(path, "labels")
     classes = _texts(path, read_array(path, "class_names")) if "class_names" in names else None
     twice = repeated(classes or ())
     if twice:
         raise DataError(
-            f"{where}: {few(twice, 'class name')} used for two classes; give each class a different name",
+            f"{where} uses {few(twice, 'class name')} for two classes; give each class a different name",
             code="file-malformed",
         )
     truths = named_truths(path, labels, classes)
     if len(truths) != len(pictures):
         raise DataError(
-            f"{where}: {len(pictures)} pictures but {len(truths)} labels; give one label for each picture",
+            f"{where} has {len(pictures)} pictures but {len(truths)} labels; give one label for each picture",
             code="labels-unmatched",
         )
     return [Picture(p.name, truth, p.source) for p, truth in zip(pictures, truths, strict=True)]
@@ -161,7 +163,7 @@ def named_truths(path: Path, labels: "NDArray[np.generic]", names: Sequence[str]
     if strange:
         where, known = shown(str(path)), len(names or ())
         raise DataError(
-            f"{where}: {few(strange, 'label')} outside the {known} class names; correct labels or class_names",
+            f"{where} has {few(strange, 'label')} outside the {known} class names; correct labels or class_names",
             code="file-malformed",
         )
     return texts
@@ -180,6 +182,6 @@ def _texts(path: Path, array: "NDArray[np.generic]") -> list[str]:
     blank = [f"#{number}" for number, text in enumerate(texts) if not text]
     if blank:
         raise DataError(
-            f"{where}: {few(blank, 'label')} empty; every picture needs a true label", code="labels-missing"
+            f"{where} has no text for {few(blank, 'label')}; every picture needs a true label", code="labels-missing"
         )
     return texts

@@ -46,9 +46,9 @@ class Click(BaseModel):
     def _is_whole(self) -> Self:
         least, most = LABELS[self.says]
         if not least <= len(self.labels) <= most:
-            raise ValueError(f"{self.says!r} with {len(self.labels)} labels; give {least} to {most}")
+            raise ValueError(f"{self.says!r} must have {least} to {most} labels, not {len(self.labels)}")
         if not all(label.isprintable() for label in self.labels):
-            raise ValueError("a label holds control characters; leave them out")
+            raise ValueError("a label contains control characters; leave them out")
         return self
 
     @property

@@ -163,8 +163,8 @@ def _kind(connected: Sequence[Connected]) -> AnswerKind:
     kinds = {answer_kind(each.classifier): each.name for each in connected}
     if len(kinds) > 1:
         raise LookTwiceError(
-            f"{kinds['tags']} returns tags but {kinds['label']} one label, and these cannot be combined; give "
-            'classifiers of one kind (answer = "tags" in a description)',
+            f"{kinds['tags']} returns tags, but {kinds['label']} returns one label, and these cannot be combined; "
+            'specify classifiers of one kind (answer = "tags" in a description)',
             code="option-conflict",
         )
     return next(iter(kinds))

@@ -195,7 +195,7 @@ class AsyncModel(ModelState):
     ) -> Calibrator:
         if (noise is not None) != (calibrator == Transfer.name):
             raise FitError(
-                "calibrator transfer requires noise, the file written by `looktwice noise`, and the reverse",
+                "calibrator transfer and noise, the file written by `looktwice noise`, must be given together",
                 code="option-conflict",
             )
         if noise is None:

@@ -181,12 +181,12 @@ def galleries(
     share, rising = len(unfamiliar) / len(judged.votes), np.argsort(judged.confidence, kind="stable")
     groups = [
         (
-            "Unlike the pictures it was fitted on",
+            "Unlike the pictures that the profile was fitted on",
             f"{100 * share:.1f} % of the pictures, while {100 * false_alarms:.1f} % are expected. They are never "
             "accepted: their confidence is not valid.",
             np.array(list(unfamiliar), np.intp),
         ),
-        ("Most doubtful", "The answers with the lowest confidence: the first to have a person check.", rising),
+        ("Most doubtful", "The answers with the lowest confidence, which a person should check first.", rising),
     ]
     labelled = judged.labelled()
     if judged.correct is not None and labelled is not None:

@@ -177,7 +177,7 @@ def _fitting(votes: Votes, profile: Profile, panel: Panel) -> Votes:
     order."""
     if not len(votes):
         raise DataError(
-            "the votes hold no pictures; ask about some and save their votes with --votes", code="pictures-none"
+            "the votes contain no pictures; score or fit some and save their votes with --votes", code="pictures-none"
         )
     names = [name for name, _ in profile.described()]
     first = next((name for name in names if f"{name}@base" not in votes.panel), "")
@@ -186,13 +186,13 @@ def _fitting(votes: Votes, profile: Profile, panel: Panel) -> Votes:
     columns = [places[source].pop() for source in wanted if places[source]]  # draws of one view in their order
     if len(columns) < len(wanted):
         raise DataError(
-            f"the votes are of {len(asked) - 1} views ({_few(asked[1:])}) and the profile asks {len(wanted) - 1} "
+            f"the votes are of {len(asked) - 1} views ({_few(asked[1:])}), but the profile asks {len(wanted) - 1} "
             f"({_few(wanted[1:])}); give the votes that were saved with this profile",
             code="votes-mismatch",
         )
     if not set(votes.vocabulary) & set(profile.vocabulary):
         raise DataError(
-            f"the votes have labels such as {votes.vocabulary[0]!r} but the profile has labels such as "
+            f"the votes have labels such as {votes.vocabulary[0]!r}, but the profile has labels such as "
             f"{profile.vocabulary[0]!r}; give the votes that were saved with this profile",
             code="votes-mismatch",
         )
@@ -218,7 +218,7 @@ def _fitted_rows(profile: Profile, policy: Policy, labelled: LabelledVotes) -> c
 
 
 def _held_out(pictures: int) -> str:
-    return f"{_pictures(pictures)} it was fitted on, each judged by a calibrator fitted on others"
+    return f"{_pictures(pictures)} that it was fitted on, each judged by a calibrator fitted on other pictures"
 
 
 def _pictures(count: int) -> str:

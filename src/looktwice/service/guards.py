@@ -279,7 +279,9 @@ class Guard:
 
 
 def _too_large(limits: ServiceLimits) -> Refusal:
-    return Refusal("size", f"the body may have at most {limits.body:,} bytes; send a smaller picture, or fewer")
+    return Refusal(
+        "size", f"the body may have at most {limits.body:,} bytes; send a smaller picture, or fewer pictures"
+    )
 
 
 def _busy() -> Refusal:

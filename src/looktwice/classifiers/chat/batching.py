@@ -128,7 +128,10 @@ class BatchApi(ABC):
 
     most_questions: ClassVar[int]
     most_bytes: ClassVar[int] = 128_000_000
-    """The maximum size of a batch in bytes; it is held in memory, so this is below the vendors' limits."""
+    """The maximum size of a batch in bytes.
+
+    Batches are held in memory, so this limit is lower than the vendors' limits.
+    """
     file_list: ClassVar[Listing | None] = None
     """The files of queries; None if queries are sent with the batch."""
     file_name: ClassVar[str] = ""
@@ -228,7 +231,7 @@ class BatchApi(ABC):
         if id := _text(entry, self.id):
             return id
         raise TransientError(
-            "the vendor's list has a file or batch from looktwice without its id; try again later",
+            "the vendor's list contains a file or batch of looktwice, but not its id; try again later",
             garbled=True,
             code="reply-malformed",
         )
@@ -374,7 +377,9 @@ class GeminiBatches(BatchApi):
         reply = await self._endpoint("POST", "/upload/v1beta/files").send(data, start)
         place, ours = URL(reply.headers.get("x-goog-upload-url", "")), URL(self._vendor.base())
         if place.host != ours.host:
-            raise PermanentError(f"{ours} asks for uploads to {place.host or 'nowhere'}, to which the key is not sent")
+            raise PermanentError(
+                f"{ours} asks for uploads to {place.host or 'no host'}, but the key may not be sent there"
+            )
         send = {"x-goog-upload-command": "upload, finalize", "x-goog-upload-offset": "0"}
         return await self._made(str(place.relative()), body, {**send, "content-type": "application/jsonl"})
 

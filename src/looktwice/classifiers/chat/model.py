@@ -142,8 +142,9 @@ class ChatModel(HttpSettings, ABC):
         if "labels" not in settings:
             model = settings.get("model", "…")
             raise PermanentError(
-                f"chat model {model!r} needs the labels to choose from; write a TOML file with connector, "
-                f'model = "{model}" and labels = ["cat", "dog"], or add ?labels=labels.txt to the name'
+                f"chat model {model!r} needs a list of labels; write a TOML file that sets "
+                f'connector (such as "openai"), model = "{model}" and labels = ["cat", "dog"], '
+                "or add ?labels=labels.txt to the name"
             )
         description = described(cls, within(cls.picture_limits, settings))
         labels, wordings = (labels_of(lines, settings) for lines in (description.labels, description.wordings))

@@ -121,7 +121,7 @@ class Prompts:
         if self.prompt and self.wordings is None:
             raise PermanentError(
                 f"the view 'wording:{number}' paraphrases the default prompt, but the classifier's description has "
-                'its own; specify a file of paraphrases with wordings = "…", or leave out the view',
+                'its own prompt; specify a file of paraphrases with wordings = "…", or leave out the view',
                 code="view-unsupported",
             )
         known = usual_wordings() if self.wordings is None else self.wordings
@@ -177,10 +177,10 @@ class Missing(StrEnum):
 
 SENTENCES = {
     Missing.REFUSAL: "the model declined to answer",
-    Missing.BLOCKED: "the vendor's filter blocked it",
-    Missing.CUT: "it was cut off before its end; raise max_tokens where that is set",
-    Missing.EMPTY: "it was empty",
-    Missing.UNLISTED: "it was not exactly one label from the list",
+    Missing.BLOCKED: "the vendor's filter blocked the answer",
+    Missing.CUT: "the answer was cut off before its end; raise max_tokens if the description sets it",
+    Missing.EMPTY: "the answer was empty",
+    Missing.UNLISTED: "the answer was not exactly one label from the list",
     Missing.UNSURE: "the model is unsure",
 }
 

@@ -316,8 +316,8 @@ def explain(path: Path | None, error: Exception) -> LedgerError:
         )
     if code in BUSY:
         return LedgerError(
-            f"{name} was locked by another program for more than {PATIENCE:.0f} s; end that program, "
-            "and if the file is on a network drive move it to a local disk",
+            f"{name} was locked by another program for more than {PATIENCE:.0f} s; end that program "
+            "or, if the file is on a network drive, move it to a local disk",
             code="ledger-locked",
         )
     if code == sqlite3.SQLITE_CORRUPT or isinstance(error, UnicodeDecodeError):  # of words that are damaged, too
