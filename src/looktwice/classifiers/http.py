@@ -3,7 +3,7 @@
     connector = "http"
     url = "https://api.example.com/v1/{model}/classify"
     headers = { authorization = "Bearer ${EXAMPLE_KEY}" }  # ${NAME} is a secret, read from the environment
-    values = { model = "birds-2" }                         # {name} is no secret: it is in the fingerprint
+    values = { model = "birds-2" }                         # {name} is not secret: it is in the fingerprint
     body = { kind = "json", template = { image = "{image_base64}", size = ["{width}", "{height}"] } }
     label = "predictions[].name"                           # JMESPath, https://jmespath.org
     score = "predictions[].confidence"
@@ -214,7 +214,7 @@ def preset(name: str) -> str:
     known = presets()
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(known)}"
         raise PermanentError(f"no preset is called {name!r}; {hint}")
     return files("looktwice.classifiers").joinpath("presets", f"{name}.toml").read_text("utf-8")
 

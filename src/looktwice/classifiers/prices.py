@@ -65,7 +65,7 @@ class Tiles(_Rule):
 
 
 class Patches(_Rule):
-    """OpenAI: patches of 32 × 32, at most `most` of them after scaling, times a model-specific factor."""
+    """OpenAI: patches of 32 × 32, at most `most` after scaling, times a model-specific factor."""
 
     rule: Literal["patches"]
     most: int = Field(default=1536, ge=1)
@@ -82,7 +82,7 @@ class Patches(_Rule):
 
 
 class Squares(_Rule):
-    """Anthropic: squares of 28 × 28 after scaling to a maximum longer side, at most `most` of them."""
+    """Anthropic: squares of 28 × 28 after scaling to a maximum longer side, at most `most`."""
 
     rule: Literal["squares"]
     longest: int = Field(default=1568, ge=1)

@@ -157,7 +157,9 @@ def connect(address: str, settings: Settings) -> Classifier[Pixels]:
     address = address or str(settings.get("function", ""))
     module, _, function = address.partition(":")
     if not module or not function:
-        raise PermanentError(f"python:{address} needs a module and a function: python:package.module:function")
+        raise PermanentError(
+            f"python:{address} does not name a module and a function; write python:package.module:function"
+        )
     sys.path.insert(0, str(Path.cwd()))
     try:
         target = getattr(importlib.import_module(module), function)

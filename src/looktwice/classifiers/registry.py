@@ -200,7 +200,7 @@ def _protocol(scheme: str) -> Connect:
         return loaded
     known = sorted({*PROTOCOLS, *others})
     near = get_close_matches(scheme, known, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+    hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(known)}"
     raise PermanentError(f"no connector is called {scheme!r}; {hint}")
 
 

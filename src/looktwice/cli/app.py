@@ -80,7 +80,7 @@ class Command(TyperCommand):
 
 
 def _rank(option: Any) -> int:
-    """The rank of an option in help; required options come first."""
+    """The rank of an option in the help text; required options come first."""
     places = [FIRST.index(name) for name in option.opts if name in FIRST]
     return -1 if option.required else min(places, default=len(FIRST))
 

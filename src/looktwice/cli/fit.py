@@ -125,7 +125,7 @@ def fit(
     votes: VotesOption = None,
     report: ReportOption = None,
 ) -> None:
-    """Learn from labelled pictures how far to trust a classifier, and what to ask it.
+    """Learn from labelled pictures how far to trust a classifier, and which queries to send.
 
     [bold]Examples[/bold]
 
@@ -225,7 +225,7 @@ def borrow(
     out: NewProfileOption,
     pictures: Annotated[Path | None, Help(help=f"{LABELLED} Optional; fifty pictures already help.")] = None,
 ) -> None:
-    """Make a profile from that of another classifier.
+    """Make a profile from the profile of another classifier.
 
     [bold]Examples[/bold]
 

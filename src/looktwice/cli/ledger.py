@@ -127,7 +127,7 @@ def forget(
 
 @ledger.command()
 def backup(out: Annotated[Path, typer.Argument(help="Where to write the copy.")], place: PlaceOption) -> None:
-    """Copy a ledger while others may write; copying its file by hand may miss the last answers."""
+    """Copy a ledger, even while other programs write. Copying its file by hand may miss the last answers."""
     maintenance.backup(place, out)
     say(f"Backup: {safe(str(out))}")
 

@@ -282,7 +282,7 @@ def tell_doubtful(decided: Decided, decide: DecisionOptions) -> None:
     if decided.unfamiliar:
         many = decided.verdicts + len(decided.unscored)
         share = f"{decided.unfamiliar} of {many} pictures ({100 * decided.unfamiliar / many:.1f} %)"
-        say(f"[yellow]Unfamiliar:[/yellow] {share}; {100 * decide.false_alarms:.1f} % are expected.  {UNFAMILIAR}")
+        say(f"[yellow]Unfamiliar:[/yellow] {share}; {100 * decide.false_alarms:.1f} % are expected. {UNFAMILIAR}")
 
 
 def _tell_drift(monitor: Monitor) -> dict[str, object]:

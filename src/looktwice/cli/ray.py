@@ -125,7 +125,7 @@ class Job:
     """The working directory of the command, for relative paths."""
 
     def dataset(self, listing: Sequence[File]) -> Dataset:
-        """The files, in blocks of which a worker gets one at a time."""
+        """The files, in blocks; a worker gets one block at a time."""
         import pyarrow as pa
         import ray.data
 

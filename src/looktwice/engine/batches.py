@@ -90,7 +90,7 @@ class Batches:
         if query.entry.key in self.failures or self._runner.halt or not isinstance(query.prepared, Asked):
             return False
         if self._sent[query.entry.key] >= self._polling.tries:
-            why = f"it expired or failed in {self._polling.tries} batches"
+            why = f"the query expired or failed in {self._polling.tries} batches"
             self.failures[query.entry.key] = Failure(Cause.CLASSIFIER, why)
             return False
         size = len(query.prepared.body) + 200
@@ -192,7 +192,7 @@ class Batches:
         return Sought(batch.name, file, batch.at, len(batch.keys), known)
 
     async def _find(self, sought: Sought) -> str | None:
-        """Find the vendor's id of a batch; raises a TransientError if the run is stopped before.
+        """Find the vendor's id of a batch; raises a TransientError if the run is stopped first.
 
         If a vendor shows the content of a batch only after its end, this waits for other sessions' batches, for up to a
         day.
@@ -262,10 +262,12 @@ class Batches:
     def _note_failure(self, key: bytes, fate: Fate, words: bytes) -> None:
         """Record a failure, or retry the query if it expired or failed transiently."""
         if fate is Fate.FAILED:
-            why = f"the vendor refused it in a batch: {self._api.line_of(words)}"
+            why = f"the vendor refused the query in a batch: {self._api.line_of(words)}"
             self.failures[key] = Failure(Cause.CLASSIFIER, why)
         elif fate is Fate.CANCELLED:
-            self.failures[key] = Failure(Cause.STOPPED, "its batch was cancelled; run again to send it in another")
+            self.failures[key] = Failure(
+                Cause.STOPPED, "the batch of the query was cancelled; run again to send the query in another batch"
+            )
         else:
             self._runner.progress.retries += 1
 

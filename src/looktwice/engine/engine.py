@@ -80,7 +80,7 @@ class QueryEngine:
         if len(self.channels) < len(channels) or not channels:
             names = ", ".join(channel.name for channel in channels)
             raise LookTwiceError(
-                f"each classifier needs a unique name, not {names or 'none at all'}", code="option-conflict"
+                f"each classifier needs a unique name; the given names are: {names or 'none'}", code="option-conflict"
             )
         self.first = channels[0]
         self.ledger: Ledger | None = next((each.runner.ledger for each in channels if each.runner.ledger), None)

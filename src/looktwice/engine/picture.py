@@ -56,7 +56,7 @@ class Run:
         names = [classifier_of(view) or first for view, _ in slots]
         if unknown := set(names) - channels.keys():
             raise ViewError(
-                f"no classifier is named {min(unknown)!r}; there are {', '.join(channels)}", code="view-unknown"
+                f"no classifier is named {min(unknown)!r}; choose one of {', '.join(channels)}", code="view-unknown"
             )
         for name in dict.fromkeys(names):
             views = (drawn(view) for (view, _), who in zip(slots, names, strict=True) if who == name)

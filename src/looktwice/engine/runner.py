@@ -179,7 +179,7 @@ class Runner:
                 return claim
             if isinstance(claim, Wait):  # another process has it in flight
                 if time.monotonic() - waited_since > self.settings.retry.longest_wait:
-                    return Failure(Cause.STOPPED, "another process has the query in flight for too long; run again")
+                    return Failure(Cause.STOPPED, "another process has had the query in flight for too long; run again")
                 await self.pause(wait)
                 wait = min(LATEST, 2 * wait)
                 continue
@@ -281,7 +281,7 @@ class Runner:
             self.end(
                 ClassifierError(
                     f"{self.calls.failures} attempts in a row failed, so the run stopped with everything saved; "
-                    f"the last one: {error}; run the same command again to resume"
+                    f"the last error: {error}; run the same command again to resume"
                 )
             )
         wait = None if self.halt else tries.wait(error)

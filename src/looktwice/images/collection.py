@@ -165,7 +165,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".heic", ".heif", ".avif", ".bmp", ".tif", ".tiff", ".gif")
-"""The extensions of the files that are read from a folder, in upper or lower case."""
+"""The extensions of the files that are read from a folder; case is ignored."""
 
 
 def find(paths: Sequence[Path], max_pixels: int = MAX_PIXELS) -> Sequence[Picture]:

@@ -42,7 +42,7 @@ MOST_SCANS = 100
 """The maximum number of scans in a JPEG; typical files have about ten."""
 
 MOST_COMMENTS = 1000
-"""The maximum number of comments in a GIF, each of which takes as long as all earlier ones together."""
+"""The maximum number of comments in a GIF; a comment takes as long to decode as all earlier comments together."""
 
 _JPEG = b"\xff\xd8\xff"
 

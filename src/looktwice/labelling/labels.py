@@ -128,7 +128,7 @@ class Labels:
         self._text, self._clicks = text, clicks
 
     def _check_kind(self) -> None:
-        """Raise an error for a table that would contain both labels and tags."""
+        """Raise an error if the table would contain both labels and tags."""
         other: Says = "label" if self.kind == "tags" else "tags"
         if any(click.says == other for click in self._before.values()):
             raise DataError(

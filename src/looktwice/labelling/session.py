@@ -134,7 +134,7 @@ class State:
     mine: bool
     """Whether the window has a click to undo."""
     notice: str
-    """The reason why views are no longer queried; empty while they are."""
+    """The reason why views are no longer queried; empty while views are queried."""
     summary: Summary | None
     """Statistics of the labels so far; None if the classifier is not queried, since its answers are then unknown."""
     tags: bool = False

@@ -198,7 +198,7 @@ class ModelState:
         self.connected = in_order([connect(source) for source in sources], options)
         """The classifiers, cheapest first."""
         self.kind = _kind(self.connected)
-        """Whether its answers are labels or tags."""
+        """Whether the answers are labels or tags."""
         first = self.connected[0]
         self.classifier, self.description = first.classifier, first.description
         self.options = options

@@ -1,7 +1,7 @@
 """Draw computed curves as inline SVG.
 
-A figure fills the width of its container, so give the container a maximum width (34rem works well). Text and axes use
-`currentColor`, and a page may set the line colours with the CSS variables --lt-1 … --lt-6. The same curve always
+A figure fills the width of its container, so the container should have a maximum width, such as 34rem. Text and axes
+use `currentColor`, and a page may set the line colours with the CSS variables --lt-1 … --lt-6. The same curve always
 produces the same SVG text.
 """
 

@@ -206,7 +206,7 @@ def _facts(inputs: ReportInputs) -> dict[str, str]:
 
 
 def _drawn(svg: str) -> Markup:
-    """A figure as it is: `figures` escapes all text in them."""
+    """A figure without escaping, since `figures` has escaped all text in it."""
     return Markup(svg)  # noqa: S704
 
 

@@ -49,7 +49,7 @@ class Patient(H11Protocol):
 
     limits = ServiceLimits()
     _deadline: asyncio.TimerHandle | None = None
-    """The end of the wait for a request; None while one is processed."""
+    """The end of the wait for a request; None while a request is processed."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -146,7 +146,7 @@ async def answer(app: ASGIApp, limits: ServiceLimits, place: Place, listening: s
 
 
 def _allow_files(count: int) -> None:
-    """Let this process open so many files and connections, as far as it may."""
+    """Raise this process's limit on open files to the needed number, or as far as allowed."""
     with suppress(ImportError, ValueError, OSError):  # on Windows there is no such limit
         import resource
 

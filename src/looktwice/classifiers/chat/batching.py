@@ -35,7 +35,7 @@ SKEW = 2 * 86_400.0
 WATCH = 5.0
 """Seconds between polls of a batch that may contain these queries."""
 PASSING_CODES = {4, 8, 10, 13, 14, 408, 409, 429}
-"""Transient codes of gRPC and HTTP, which include all from 500."""
+"""Transient codes of gRPC and HTTP, besides all codes of at least 500."""
 
 
 class Fate(Enum):
@@ -43,10 +43,10 @@ class Fate(Enum):
 
     ANSWERED = auto()
     TRANSIENT = auto()
-    """It failed in a transient way."""
+    """The query failed, but a retry may succeed."""
     FAILED = auto()
     EXPIRED = auto()
-    """It expired before it was processed."""
+    """The query expired before it was processed."""
     CANCELLED = auto()
 
 
@@ -62,7 +62,7 @@ FATES = {
     "permission_error": Fate.FAILED,
     "request_too_large": Fate.FAILED,
 }
-"""The outcome for each code that is not a number; all others are transient."""
+"""The outcome for each code that is not a number; all other codes are transient."""
 
 
 class Line(NamedTuple):
@@ -82,7 +82,7 @@ class State(NamedTuple):
     rest: Fate = Fate.TRANSIENT
     """The outcome of queries without a line in the results of a finished batch."""
     lost: bool = False
-    """Whether such a query may have been answered and billed."""
+    """Whether a query without a line may have been answered and billed."""
     message: str = ""
     """The vendor's message, if it rejected the batch."""
 
@@ -96,7 +96,7 @@ STATES = {
     "expired": State(True, Fate.EXPIRED),
     "cancelled": State(True, Fate.CANCELLED),
 }
-"""The state for the last word of a vendor's status; all others are running."""
+"""The state for the last word of a vendor's status; with any other word, the batch is running."""
 
 
 class Listing(NamedTuple):
@@ -117,10 +117,10 @@ class Sought(NamedTuple):
     name: str
     file: str | None
     since: float
-    """The time before it was sent, in seconds since 1970."""
+    """A time before the batch was sent, in seconds since 1970."""
     questions: int
     others: frozenset[str] = frozenset()
-    """Batches at the vendor that are known to be others."""
+    """Batches at the vendor that are known to be different ones."""
 
 
 class BatchApi(ABC):
@@ -146,7 +146,7 @@ class BatchApi(ABC):
     files: ClassVar[str]
     """JMESPath to the ids of the files with results."""
     content: ClassVar[str]
-    """The path of such a file."""
+    """The path of a file with results."""
     result: ClassVar[str]
     """JMESPath to the parts of a result: its id, whether it is an answer, its body or error, and the error's code."""
 
@@ -178,7 +178,7 @@ class BatchApi(ABC):
         return None
 
     async def find(self, sought: Sought) -> str | None:
-        """Find the vendor's id of a batch, None if there is none; may wait until that is known."""
+        """Find the vendor's id of a batch; None if the vendor does not have the batch. May wait until this is known."""
         async for entry in self._listed(self.batch_list):
             if "created_at" in entry and _seconds(entry["created_at"]) < sought.since - SKEW:
                 return None  # the newest are listed first

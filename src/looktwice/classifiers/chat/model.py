@@ -2,22 +2,22 @@
 
     connector = "openai"                  # or "openai-responses", "anthropic", "gemini"
     model = "gpt-5-mini"
-    labels = ["cat", "dog"]               # or the name of a text file with one label a line
+    labels = ["cat", "dog"]               # or the name of a text file with one label per line
     synonyms = { dog = ["puppy", "hound"] }
-    without_label = { refusal = "other" } # answers without a label that count as one
-    answer = "schema"                     # a JSON schema holds the model to the labels; "plain" for servers without
-    ranked = 5                            # ask for the five best labels in their order, which is evidence for a fit
-    probabilities = true                  # and for the probability of each
-    unsure = true                         # let it answer "unsure", which is an answer without a label
-    logprobs = true                       # or for the probability of the tokens of one label; not from Anthropic
-    temperature = 0.0                     # sent only if it is set, since some models take none; so is seed
-    price = "0.0004"                      # per query
+    without_label = { refusal = "other" } # the label to use for some answers without a label
+    answer = "schema"                     # a JSON schema restricts the model to the labels; "plain" sends no schema
+    ranked = 5                            # ask for the five most probable labels, ranked; a fit can use the ranks
+    probabilities = true                  # also ask for the probability of each ranked label
+    unsure = true                         # allow the answer "unsure", which counts as no label
+    logprobs = true                       # use the probability of the label's tokens as its score; not for Anthropic
+    temperature = 0.0                     # sent only if it is set, as is seed, since some models accept neither
+    price = "0.0004"                      # price per query
     # url = "http://localhost:8000/v1"    # vLLM, Ollama and similar; openai+http://localhost:8000/v1#model
     # key = "SERVER_KEY"                  # the environment variable that holds the key for that url
 
 The keys are read from OPENAI_API_KEY, ANTHROPIC_API_KEY and GEMINI_API_KEY, and are never sent to a `url` of your own.
 An answer counts if it is one label or one synonym, ignoring case and punctuation. A refusal, two labels or prose is an
-answer without a label: it is paid for and counted, and nothing is guessed.
+answer without a label: it is billed and counted, and no label is guessed.
 
 Each vendor's API is one class in vendors.py: settings, request format and reply format.
 """

@@ -50,7 +50,7 @@ class OpenAIModel(ChatModel):
 
 
 class Completions(OpenAIModel):
-    """A model behind chat completions."""
+    """A model of OpenAI's chat completions API."""
 
     place: ClassVar[str] = "/chat/completions"
     reply: ClassVar[str] = """{
@@ -88,7 +88,7 @@ class Completions(OpenAIModel):
 
 
 class Responses(OpenAIModel):
-    """A model behind OpenAI's responses API, which newer models need for their full functionality.
+    """A model of OpenAI's responses API, which newer models need for their full functionality.
 
     The server is asked to store nothing.
     """
@@ -128,11 +128,11 @@ class Responses(OpenAIModel):
 
 ANTHROPIC_VERSION = "2026-10-21"
 ANTHROPIC_WITH_TEMPERATURE = "2023-06-01"
-"""The newest version of the interface, and the last one that takes a temperature."""
+"""The newest version of the interface, and the last version that accepts a temperature."""
 
 
 class Messages(ChatModel):
-    """A model behind messages."""
+    """A model of Anthropic's messages API."""
 
     place: ClassVar[str] = "/v1/messages"
     usual_url: ClassVar[str] = "https://api.anthropic.com"
@@ -193,7 +193,7 @@ GEMINI_BLOCKS = {"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPI
 
 
 class Gemini(ChatModel):
-    """A model behind generateContent."""
+    """A model of Gemini's generateContent API."""
 
     place: ClassVar[str] = "/v1beta/models/{}:generateContent"
     usual_url: ClassVar[str] = "https://generativelanguage.googleapis.com"

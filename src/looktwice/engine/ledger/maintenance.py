@@ -271,7 +271,7 @@ def _classifier(database: Database, called: str) -> int:
 
 
 def backup(place: str | Path, out: Path) -> None:
-    """Copy a ledger while others may write; a PostgreSQL ledger is backed up by the server's own tools."""
+    """Copy a ledger, even while other programs write; a PostgreSQL ledger is backed up by the server's own tools."""
     if str(place).startswith(POSTGRES):
         raise LedgerError("back up a PostgreSQL ledger with pg_dump --schema looktwice", code="ledger-unsupported")
     if out.exists():
