@@ -118,7 +118,7 @@ def warn(collected: Collected) -> None:
     if disputed := collected.distinct().disputed:
         one, other = disputed[0]
         same = f"{len(disputed)} pictures are duplicates of others but have a different true label"
-        warnings.warn(f"{same}, such as {other} and {one}: the first label counts", stacklevel=2)
+        warnings.warn(f"{same}, such as {other} and {one}; the first label counts", stacklevel=2)
 
 
 def check_learnable(collected: Collected, pictures: int, on_collected: OnCollected) -> Collected:
@@ -135,7 +135,7 @@ def check_learnable(collected: Collected, pictures: int, on_collected: OnCollect
     if (answered := len(collected.labelled())) < LEAST:
         raise UnscoredError(
             f"no profile was fitted: {answered} of {pictures:,} pictures have all their answers, but at least "
-            f"{LEAST} are needed; fix the cause for the others and repeat; stored answers cost nothing"
+            f"{LEAST} are needed; correct what prevented the other answers and run again; stored answers cost nothing"
         )
     return collected
 
@@ -260,7 +260,7 @@ async def _check_labels(
         answered = await engine.labels([labelled[place] for place in drawn], channel.name)
         asked = (
             f"; only the first {len(answered)} pictures were queried; their answers are kept in the ledger, if there "
-            "is one; --label-check 0 (label_check=0) continues regardless"
+            "is a ledger; --label-check 0 (label_check=0) continues regardless"
         )
         if 2 * len(answered) < len(drawn):  # most queries failed, and their messages give the reason
             return

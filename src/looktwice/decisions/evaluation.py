@@ -72,7 +72,7 @@ class BinCoverage:
     covered: float
 
     def __str__(self) -> str:
-        return f"{self.agree} of {self.asked} views {100 * self.covered:.1f} % of {self.pictures:,}"
+        return f"{100 * self.covered:.1f} % of {self.pictures:,} pictures if {self.agree} of {self.asked} views agree"
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class ClaimKept:
     def line(self) -> str:
         """The result as a sentence."""
         share = f" ({100 * self.against / self.pictures:.2f} %)" if self.pictures else ""
-        return f"Claimed that {self.claim}: {self.against:,} of {self.pictures:,}{share}."
+        return f"Claim that {self.claim}: {self.against:,} of {self.pictures:,} violate it{share}."
 
 
 def _claims_kept(claims: Sequence[Claim], answers: Answers, accepted: Bools) -> tuple[ClaimKept, ...]:
@@ -136,11 +136,11 @@ class Guarantees:
         if self.covered is not None and self.listed is not None:
             named = f"{100 * self.listed:.1f} % by name, with {self.options:.2f} labels on average"
             sentences.append(
-                f"Sets: {100 * self.covered:.1f} % contain the true label, {named}; counting all classes that "
-                f"any other label stands for, {self.classes:.1f}."
+                f"Sets: {100 * self.covered:.1f} % contain the true label, {named} (or {self.classes:.1f} classes, if "
+                'all classes that "any other label" stands for are counted).'
             )
             shown = [part for part in self.bins if part.pictures >= LEAST_IN_BIN]
-            sentences += [f"Sets by agreement: {'; '.join(map(str, shown))}."] if len(shown) > 1 else []
+            sentences += [f"Sets that contain the true label: {'; '.join(map(str, shown))}."] if len(shown) > 1 else []
         if self.unfamiliar is not None:
             sentences.append(
                 f"Unfamiliar: {100 * self.unfamiliar:.1f} % of the pictures are not like the labelled ones."

@@ -228,7 +228,7 @@ def _check(model: OnnxModel, layer: Layer, answer: str) -> None:
     apart = float(np.abs(model.head.logits(features) - logits).max() / max(1.0, float(np.abs(logits).max())))
     if not apart <= TOLERANCE:
         raise PermanentError(
-            f"features·W + b differs from the model's logits by {apart:.2g} of their size, more than {TOLERANCE:g};  "
+            f"features·W + b differs from the model's logits by {apart:.2g} of their size, more than {TOLERANCE:g}; "
             "if the model computes in half precision, export it in float32",
             code="model-unsupported",
         )

@@ -112,8 +112,8 @@ def plan(pictures: int, panel: Panel, prices: Mapping[str, float], fixed: bool =
     return Plan(
         (
             stage("Pilot, all candidates", size // 2, panel.views),
-            stage("Pilot, those that suit", size - size // 2, fewer),
-            stage("The rest: what the pilot found worth asking", pictures - size, fewer),
+            stage("Pilot, suitable views", size - size // 2, fewer),
+            stage("All other pictures, views worth their price", pictures - size, fewer),
         )
     )
 
@@ -154,7 +154,7 @@ async def ask(
     if not size:
         own = sum(not classifier_of(view) for view in panel)
         few = f"No pilot with fewer than {FEWEST} labelled pictures: {own} views are asked about each of them. Fewer "
-        few += "cost less: select them with --views, or none with --views base."
+        few += "views cost less: select them with --views, or none with --views base."
         return replace(await ask_all(engine, pictures, panel), sentences=(few,) if own else ())
     first = await collecting.collect(engine, mixed, Panel(())) if _in_stages(engine, panel) else None
     if first and _cut(first):
@@ -283,7 +283,7 @@ def paying(
         worth = {source for point in _significant(points) for source in point.sequence.sources}
         kept = [column for column in kept if sources[1 + column] in worth or column in own]
         if left := [s.classifier for s in sources[1:] if s.classifier != asked[0].name and s not in worth]:
-            sentences.append(f"Not worth their price in the pilot: {', '.join(dict.fromkeys(left))}.")
+            sentences.append(f"Classifiers not worth their price in the pilot: {', '.join(dict.fromkeys(left))}.")
     gone = {sources[1 + column] for column in range(len(panel)) if column not in kept}
     beside = [point for point in frontier(points) if gone & set(point.sequence.sources)]
     return replace(panel, views=tuple(panel.views[column] for column in kept)), sentences, beside

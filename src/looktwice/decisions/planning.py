@@ -93,11 +93,11 @@ class Need:
         if claim.kind == "miss":
             condition = f"if {100 * self.error:.2f} % of the {claim.label} pictures are missed"
         else:
-            condition = f"if {100 * self.error:.2f} % of those are wrong"
+            condition = f"if {100 * self.error:.2f} % of the accepted answers are wrong"
         which = {"miss": f" of {claim.label}", "error": f" that are answered {claim.label}"}[claim.kind]
         draws = ""
         if claim.label != ANY:
-            draws = f"; drawn at random, {_count(self.labels)}" if self.labels > self.concerned else ""
+            draws = f"; {_count(self.labels)} if drawn at random" if self.labels > self.concerned else ""
         named = "" if claim.label == ANY else which
         return f"{_count(self.concerned):>9} labelled pictures{named} to accept {share}, {condition}{draws}"
 
@@ -175,7 +175,7 @@ def best_estimate(answers: Answers, max_error: float = MAX_ERROR) -> str:
     expected = estimate(answers.confidence, answers.correct, max_error)
     if expected is None:
         return "There are no held-out answers for an estimate."
-    return expected.sentence() + (" --accept estimate uses it." if expected.error <= max_error else "")
+    return expected.sentence() + (" --accept estimate uses this estimate." if expected.error <= max_error else "")
 
 
 def least_error(answers: Answers, level: float = 0.95) -> tuple[float, float] | None:
@@ -197,8 +197,8 @@ def remarks(needs: Sequence[Need], answers: Answers, level: float = 0.95) -> lis
         if less.labels > more.labels:
             fewer, others = (f"{100 * need.accepted:.0f} %" for need in (less, more))
             sentences.append(
-                f"Accepting {fewer} needs more labels than {others}: only labelled pictures that would be accepted "
-                f"count as evidence, {fewer} of them, and the most confident ones are not much more accurate "
+                f"Accepting {fewer} needs more labels than accepting {others}: only labelled pictures that would be "
+                f"accepted count as evidence, and the {fewer} with the highest confidence are not much more accurate "
                 f"({100 * less.error:.2f} % wrong, {100 * more.error:.2f} % among {others})."
             )
     labels = f"The {len(answers.confidence):,} labelled pictures so far"

@@ -409,7 +409,7 @@ class Profile(Part):
                 before, after = (shown(names.get(changed[0], changed[0])) for names in (known.renames, renames))
                 raise ProfileError(
                     f"this profile was fitted when {shown(changed[0])!r} was called {before!r}, but the description "
-                    f"now calls it {after!r}; fit again, which costs no query because of the ledger",
+                    f"now calls it {after!r}; fit again, which costs no query because the replies are in the ledger",
                     code="profile-mismatch",
                 )
 

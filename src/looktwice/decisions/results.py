@@ -206,7 +206,7 @@ class HeldOut(Part):
         """The conformal predictor at this coverage."""
         if not (self.true_probability if kind == "lac" else self.through and self.rank):
             raise ProfileError(
-                f"this profile lacks the data for {kind} sets of labels could rest on; fit again",
+                f"this profile lacks the data that {kind} sets need; fit again",
                 code="profile-incomplete",
             )
         own = np.array(self.true_probability)

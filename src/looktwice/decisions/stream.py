@@ -66,7 +66,8 @@ class ExpectedAccuracy:
             return f"Expected accuracy: unknown, because {self.reason}."
         interval = f"{100 * self.accuracy:.1f} % (95 % interval {100 * self.low:.1f} % to {100 * self.high:.1f} %)"
         return (
-            f"Expected accuracy: {interval}, if answers are right as often as labelled ones with the same confidence."
+            f"Expected accuracy: {interval}, if answers are right as often as those about labelled pictures with the "
+            "same confidence."
         )
 
 
@@ -143,10 +144,10 @@ class Stream:
         if self.shift is None:
             return ExpectedAccuracy(reason="the profile cannot tell whether the pictures are like the labelled ones")
         if self.shift.alarm:
-            return ExpectedAccuracy(reason="these pictures differ from the labelled ones; label some")
+            return ExpectedAccuracy(reason="these pictures differ from the labelled ones; label some of them")
         if self.alarm:
             return ExpectedAccuracy(
-                reason="answers alone cannot show whether the pictures are merely harder; label some"
+                reason="answers alone cannot show whether the pictures are merely harder; label some of them"
             )
         if not self.seen or (known[weight > 0] < LEAST_IN_BIN).any():
             return ExpectedAccuracy(reason="too few labelled pictures have similar confidences")

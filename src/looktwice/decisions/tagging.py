@@ -76,7 +76,7 @@ def left_out(collected: Collected, known: Sequence[str] = ()) -> str:
     votes = collected.votes
     listed = Counter(label for row in votes.lists() for ranked in row for label, _ in ranked)
     others = sorted(listed.keys() - {*true_tags(votes), *known})
-    return f"{few(others, 'returned tag')} not on any labelled picture: left out" if others else ""
+    return f"left out because no labelled picture has them: {few(others, 'returned tag')}" if others else ""
 
 
 def true_tags(votes: Votes) -> tuple[str, ...]:

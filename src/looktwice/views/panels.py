@@ -217,7 +217,7 @@ def _family(name: str) -> type[View]:
         return _load(name, points)
     known = dict.fromkeys([*REGISTERED, *(point.name for point in _installed())])
     near = difflib.get_close_matches(name[:40].lower(), known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+    hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(known)}"
     raise ViewError(f"unknown view {short(name)}; {hint}", code="view-unknown")
 
 
@@ -269,7 +269,7 @@ class Panel:
         for view, times in Counter(self.views).items():
             if times > 1 and not (view.random or repeats(view)):
                 raise ViewError(
-                    f"{view} appears {times} times in the panel but is the same each time; keep one",
+                    f"{view} appears {times} times in the panel, but is the same query each time; keep one",
                     code="panel-invalid",
                 )
 
