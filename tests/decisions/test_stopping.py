@@ -180,7 +180,12 @@ def test_what_became_of_guarantees_is_counted(profile: Profile, tested: Collecte
     assert kept.accepted == pytest.approx(accepted.mean())
     wrong = (policy.calibrator.predict(tested.votes) != tested.labelled().truths)[accepted]
     assert kept.wrong == pytest.approx(wrong.mean())
-    assert [line.split(":")[0] for line in kept.lines()] == ["Accepted", "Sets", "Sets that contain the true label", "Unfamiliar"]
+    assert [line.split(":")[0] for line in kept.lines()] == [
+        "Accepted",
+        "Sets",
+        "Sets that contain the true label",
+        "Unfamiliar",
+    ]
     [unlike] = evaluation.guarantees(tested, Policy.full_panel(profile)).lines()
     assert unlike.startswith("Unfamiliar:")
 
