@@ -79,7 +79,7 @@ def check_writable(path: Path, kinds: Sequence[str] = ()) -> None:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise DataError(
-            f"{str(path)!r} cannot be written ({error.strerror}); change its permissions or specify another",
+            f"{str(path)!r} cannot be written ({error.strerror}); change its permissions or specify another file",
             code="file-unwritable",
         ) from None
 

@@ -174,7 +174,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.tags is None or len(self.tags) != columns:
             given = "none are" if self.tags is None else f"{len(self.tags)} are"
             raise FitError(
-                f"y has {columns} columns, but {given} named; give tags=, the tag of each column",
+                f"y has {columns} columns, but {given} named; give tags=, a sequence with the tag of each column",
                 code="labels-unmatched",
             )
         return list(self.tags)

@@ -85,7 +85,7 @@ class CommandDescription(BaseModel):
     def _takes_a_picture(cls, command: str) -> str:
         words = shlex.split(command)
         if not any("{image}" in word for word in words[1:]):
-            raise ValueError("the command does not say where the picture goes; write {image} there")
+            raise ValueError("the command has no place for the picture; write {image} for the path of its file")
         return command
 
     @model_validator(mode="after")

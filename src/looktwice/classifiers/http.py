@@ -134,7 +134,7 @@ class HttpDescription(HttpSettings, Paths):
     def _writes_no_secret(self) -> Self:
         url = URL(self.url.split("?", 1)[0])
         if url.user or url.password:
-            raise ValueError("the url contains a user or password; send it in a header with ${NAME}")
+            raise ValueError("the url contains a user or password; send them in a header with ${NAME}")
         asked = [("url", url.path), *parse_qsl(self.url.partition("?")[2]), *self.query.items()]
         sent = [*self.headers.items(), *self.values.items(), *_texts("body", self.body.model_dump())]
         refuse_literals([*asked, *sent], self.public)

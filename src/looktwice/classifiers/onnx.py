@@ -177,7 +177,7 @@ class OnnxClassifier:
         inputs = self._session.get_inputs()
         if not inputs:
             raise PermanentError(
-                f"{str(path)!r} has no input for a picture; export it with one", code="model-unsupported"
+                f"{str(path)!r} has no input for a picture; export the model with an input", code="model-unsupported"
             )
         self._input = inputs[0].name
         labels = description.labels
@@ -218,7 +218,8 @@ class OnnxClassifier:
             ) from None
         if not isinstance(output, np.ndarray) or output.dtype.kind not in "fiu":
             raise PermanentError(
-                "the model's first output is not an array of numbers; export its scores first", code="model-unsupported"
+                "the model's first output is not an array of numbers; export the model with scores as first output",
+                code="model-unsupported",
             )
         return output
 

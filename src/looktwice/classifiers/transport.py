@@ -343,7 +343,7 @@ class Endpoint:
         where = f"{self._where} through the proxy {self._proxy.url}" if self._proxy else self._where
         match error:
             case aiohttp.ClientSSLError():
-                message = f"{where} cannot be used: {self._why(error)}; check the address and its certificate"
+                message = f"{where} cannot be used: {self._why(error)}; check the address and the server's certificate"
                 return PermanentError(message, sent=False, code="certificate-invalid")
             case ValueError():
                 return PermanentError(f"{where} is not a usable address: {self._why(error)}; check the url", sent=False)

@@ -168,7 +168,7 @@ def estimate(
     elif total.remaining is not None and total.queries > total.remaining and expected is None:
         say(f"[yellow]The budget does not cover this:[/yellow] about {total.remaining:,} queries are left.")
     if (places := model.sends_to()) and not output.json:
-        say(f"Pictures would go to {safe(', '.join(places))}")
+        say(f"Pictures would be sent to {safe(', '.join(places))}")
 
 
 def expected_cost(total: Estimate, profile: Profile, decide: DecisionOptions) -> float | None:

@@ -116,7 +116,8 @@ def review(
     cost: Annotated[
         list[str] | None,
         Help(
-            help="Cost of missing a label, such as melanoma=20; other labels cost 1. Highest expected costs come first."
+            help="Cost of missing a label, such as melanoma=20; other labels cost 1. The verdicts with the highest "
+            "expected costs come first."
         ),
     ] = None,
     out: Annotated[

@@ -41,7 +41,8 @@ HELP = {
     "the project, else in your data folder.",
     "budget": "Maximum number of queries that this ledger may ever spend on the classifier; +500 means 500 more than "
     "now.",
-    "money": "The same limit as an amount of money: 25, or +2.50.",
+    "money": "Maximum amount of money that this ledger may ever spend on the classifier: 25; +2.50 means 2.50 more "
+    "than now.",
     "price": "Price of one query, if the description does not state it.",
     "prices": "A table of token prices for chat models; `looktwice prices` prints a template.",
     "rate": "Maximum number of queries per second.",
@@ -49,13 +50,14 @@ HELP = {
     "canaries": "Number of stored answers to query again, to detect a changed classifier.",
     "seed": "Seed for the random views; by default the profile's, or 0.",
     "per_day": "Maximum number of queries per UTC day.",
-    "money_per_day": "The same limit as an amount of money.",
-    "longest_wait": "Longest wait in seconds that the classifier may ask for; beyond it the run stops and can be "
-    "resumed.",
+    "money_per_day": "Maximum amount of money per UTC day.",
+    "longest_wait": "Longest wait in seconds that the classifier may ask for; if it asks for more, the run stops and "
+    "can be resumed.",
     "scores": "Use the classifier's own scores and ranked lists where they help on held-out folds, or ignore them.",
     "working_size": "Scale larger pictures down to this many pixels on the longer side; by default to what the "
     "classifier can use.",
-    "batch": "Use the chat vendor's batch interface: cheaper, answered within a day; stopping early takes two rounds.",
+    "batch": "Use the chat vendor's batch interface, which is cheaper and answers within a day; stopping early takes "
+    "two rounds.",
     "label_check": "Number of labelled pictures to query first, to stop if no answer is among the true labels; "
     "0 turns this check off.",
     "all": "Send all queries about each picture, even if further answers would have little effect.",
@@ -92,7 +94,7 @@ OtherOption = Annotated[
     Help(
         "--classifier",
         "-c",
-        help="The classifier, if the profile refers to another location or is not yours; see trust. Repeatable.",
+        help="The classifier, if not where the profile states or the profile is not yours: see trust. Repeatable.",
         default_factory=list,
         show_default=False,
     ),

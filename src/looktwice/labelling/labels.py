@@ -132,7 +132,8 @@ class Labels:
         other: Says = "label" if self.kind == "tags" else "tags"
         if any(click.says == other for click in self._before.values()):
             raise DataError(
-                f"{str(self.out)!r} holds {other}, but the classifier gives {self.kind}; specify another with --out",
+                f"{str(self.out)!r} holds {other}, but the classifier gives {self.kind}; specify another file "
+                "with --out",
                 code="labels-unmatched",
             )
 

@@ -151,7 +151,7 @@ def check_address(host: str, tokens: Tokens) -> None:
     if not is_loopback(host) and not tokens.hashes:
         raise LookTwiceError(
             f"{host} can be reached from other machines, so a token is needed: --new-token creates one and prints a "
-            f"link with it, --token-file (or {TOKENS}) holds the SHA-256 of known ones; or use 127.0.0.1",
+            f"link with it, and --token-file (or {TOKENS}) holds the SHA-256 of known tokens; or use --host 127.0.0.1",
             code="token-invalid",
         )
 
@@ -259,7 +259,9 @@ class Guard:
         host = headers.get(b"host", "")
         twice = sum(name == b"host" for name, _ in scope["headers"]) > 1  # whoever stands before us may read the other
         if twice or not self._serves(host):
-            raise Refusal("host", "this host name is not served here; if it should be, start with --allow-host NAME")
+            raise Refusal(
+                "host", "this host name is not allowed; to allow it, start the service with --allow-host NAME"
+            )
         origin = headers.get(b"origin")
         if origin is not None and origin.lower().rpartition("://")[2] != host.lower():
             raise Refusal("origin", "requests from other sites' pages are rejected")

@@ -202,7 +202,11 @@ def links(listening: socket.socket, secure: bool, token: str = "") -> list[str]:
     if host in ANYWHERE:
         others = addresses() if host == "0.0.0.0" else []  # noqa: S104
         lines += [f"  for phones and machines in this network: {url(other)}" for other in others]
-        lines += [] if others else ["  others need an address of this machine instead of that host: see hostname -I"]
+        lines += (
+            []
+            if others
+            else ["  other machines need an address of this machine in place of this host; see hostname -I"]
+        )
     return [*lines, "  the token is not shown again"] if token else lines
 
 

@@ -211,7 +211,7 @@ class ChatModel(HttpSettings, ABC):
     @classmethod
     def _names_a_variable(cls, key: str | None) -> str | None:
         if key is not None and not (key.isidentifier() and key.isascii()):
-            raise ValueError("it is the NAME of the environment variable that holds the key, not the key itself")
+            raise ValueError("give the NAME of the environment variable that holds the key, not the key itself")
         return key
 
     @model_validator(mode="after")
