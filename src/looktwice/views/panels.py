@@ -45,7 +45,7 @@ class Chain(View):
         object.__setattr__(self, "views", tuple(self.views))
         if len(self.views) < 2 or any(isinstance(view, Chain | Again) for view in self.views):
             raise ViewError(
-                f"a chain needs two or more views, none of them 'again', not {short(self.text)}; try 'mirror+turn:10'"
+                f"a chain needs two or more views other than 'again', not {short(self.text)}; try 'mirror+turn:10'"
             )
         worded = Counter(type(view) for view in self.views if isinstance(view, Worded))
         if twice := [family for family, times in worded.items() if times > 1]:
@@ -292,7 +292,7 @@ class Panel:
             views += [parse(name)] * (int(times) if star else 1)
             if len(views) > LONGEST_PANEL:
                 raise ViewError(
-                    f"a panel may have at most {LONGEST_PANEL} views, but exceeds that at {word!r}; remove some",
+                    f"a panel may have at most {LONGEST_PANEL} views, but has more with {word!r}; remove some",
                     code="panel-invalid",
                 )
         return cls(tuple(views))
