@@ -94,7 +94,7 @@ OtherOption = Annotated[
     Help(
         "--classifier",
         "-c",
-        help="The classifier, if not where the profile states or the profile is not yours: see trust. Repeatable.",
+        help="The classifier, if it has moved since the fit or if the profile is not yours; see trust. Repeatable.",
         default_factory=list,
         show_default=False,
     ),
