@@ -181,13 +181,13 @@ def open_own(path: Path, beginning: bytes, buffering: int = -1) -> IO[bytes]:
     except OSError as error:
         why = "it is a link" if path.is_symlink() else error.strerror
         raise DataError(
-            f"{str(path)!r} cannot be written ({why}); move it, or specify another result", code="file-unwritable"
+            f"{str(path)!r} cannot be written ({why}); move it, or specify another file", code="file-unwritable"
         ) from None
     if beginning.startswith(file.read(len(beginning))):
         return file
     file.close()
     raise DataError(
-        f"{str(path)!r} was not made by looktwice and is not overwritten; move it, or specify another result",
+        f"{str(path)!r} was not made by looktwice and is not overwritten; move it, or specify another file",
         code="file-exists",
     )
 

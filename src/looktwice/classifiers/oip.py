@@ -267,8 +267,8 @@ def _model(description: OipDescription, metadata: Tensors, extensions: Sequence[
     fits = datatype in NUMBERS and len(shape) in (3, 4) and {shape[-3], shape[-1]} & {1, 3}
     if datatype != "BYTES" and not fits:
         raise PermanentError(
-            f"input {name!r} of type {datatype!r} and shape {list(shape)} cannot hold a picture: it needs channels, "
-            f"height and width of BYTES, {', '.join(NUMBERS)}; set shape if it has free dimensions",
+            f"input {name!r} of type {datatype!r} and shape {list(shape)} cannot hold a picture: an input needs "
+            f"channels, height and width of one type of BYTES, {', '.join(NUMBERS)}; set shape if dimensions are free",
             code="model-unsupported",
         )
     first = metadata.outputs[0].name if metadata.outputs else None

@@ -178,7 +178,7 @@ class Table(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    checked: date | None = Field(default=None, description="when it was last compared with the vendors' pages")
+    checked: date | None = Field(default=None, description="when the prices were last compared with the vendors' pages")
     models: dict[str, Tariff] = Field(min_length=1)
 
     def tariff(self, model: str) -> Tariff:

@@ -329,7 +329,7 @@ def trusted(text: str, file: Path) -> Described:
         return described
     would = would if len(would) <= LONGEST_REACH else f"{would[:LONGEST_REACH]}…"
     raise UntrustedError(
-        f"{str(file)!r} names a classifier that would {would}; if you trust it run: looktwice trust "
+        f"{str(file)!r} names a classifier that would {would}; if you trust it, run: looktwice trust "
         f"{shlex.quote(str(file))}, or specify the classifier yourself with -c (in Python, classifier=…)"
     )
 

@@ -369,8 +369,8 @@ def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
     )
     say(
         f"The strictest of {len(LADDER)} guarantees that the {labels} support: at most {100 * error:g} % of "
-        f"accepted answers are wrong, with 95 % certainty. Because it was chosen from {len(LADDER)}, each was "
-        f"tested at --level {level:g}. It accepts {100 * accepted:.0f} % of such pictures{early}{cost}."
+        f"accepted answers are wrong, with 95 % certainty. Because this guarantee was chosen from {len(LADDER)}, each "
+        f"was tested at --level {level:g}. It accepts {100 * accepted:.0f} % of such pictures{early}{cost}."
     )
     options = guarantee([Claim(error)], level)
     say_next("serve the profile, with a page that accepts pictures by drag and drop", "serve", "-p", path)

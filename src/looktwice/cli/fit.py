@@ -217,7 +217,7 @@ def show_settings(result: FitResult) -> None:
 @asks_with_truths
 @prints
 def borrow(
-    teacher: Annotated[Path, typer.Argument(help="The profile of a classifier like this one.", show_default=False)],
+    teacher: Annotated[Path, typer.Argument(help="The profile of a similar classifier.", show_default=False)],
     classifier: ClassifiersOption,
     ask: AskOptions,
     output: Output,

@@ -155,7 +155,7 @@ def look(
         _show(result, output.json)
     verdicts = [result for result in results if not isinstance(result, Unscored)]
     if burst and verdicts and not output.json:
-        say_next("take such photos on a web page", "serve", "-p", profile)
+        say_next("take photos of one object on a web page", "serve", "-p", profile)
     elif verdicts and not output.json and not decide.claims():
         say_reach(model.fitted(), profile, model.typical_price())
     leave(len(verdicts) == len(results), sum(verdict.held is not None for verdict in verdicts))

@@ -45,7 +45,7 @@ class Batches:
             raise ClassifierError("only chat models support batches; leave out --batch", code="option-conflict")
         if runner.ledger is None or not runner.ledger.database.lasting:
             raise LedgerError(
-                "batches need a ledger on disk or in PostgreSQL, which persists after the run; specify one",
+                "batches need a ledger that persists after the run; specify one on disk or in PostgreSQL",
                 code="ledger-required",
             )
         self._classifier, self._ledger = runner.classifier, runner.ledger

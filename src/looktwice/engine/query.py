@@ -238,7 +238,7 @@ def check_words(classifier: AnyClassifier, views: Iterable[View]) -> None:
             continue
         if not isinstance(classifier, Prompted):
             raise ViewError(
-                f"the view {view} changes the prompt, but this classifier does not use one",
+                f"the view {view} changes the prompt, but this classifier does not use a prompt",
                 code="view-unsupported",
             )
         classifier.words(phrasing)

@@ -285,7 +285,7 @@ def with_truths(pictures: Sequence[Picture], labels: Iterable[object]) -> list[P
     lists = [isinstance(truth, list | tuple | set | frozenset) for truth in truths]
     if any(lists) and not all(lists):
         raise DataError(
-            "some pictures have one label and others a list of tags; give the same form for all",
+            "some pictures have one label and others a list of tags; give the same form for all pictures",
             code="labels-unmatched",
         )
     if any(lists):
