@@ -129,7 +129,7 @@ def check_learnable(collected: Collected, pictures: int, on_collected: OnCollect
     if left := [item.name for item in collected.unscored if item.cause is Cause.STOPPED]:
         raise UnscoredError(
             f"no profile was fitted because the run was stopped with {pictures - len(collected.votes):,} of "
-            f"{pictures:,} pictures left, such as {left[0]}; run it again to resume"
+            f"{pictures:,} pictures left, such as {left[0]}; run again to resume"
         )
     on_collected(collected)
     if (answered := len(collected.labelled())) < LEAST:

@@ -259,7 +259,7 @@ class Evaluated:
 
     def _warnings(self) -> list[str]:
         """A warning if the figures are too optimistic."""
-        warning = "Too optimistic: the profile was fitted on some of these pictures. Evaluate it on others."
+        warning = "Too optimistic: the profile was fitted on some of these pictures. Evaluate it on other pictures."
         return [warning] if self.fitted else []
 
 

@@ -80,7 +80,7 @@ async def burst(
     profile.check_scores(engine.settings.scores)
     if profile.kind == "tags":
         raise ProfileError(
-            "a burst requires single-label answers, but this profile is for tags; look at each photo",
+            "a burst requires single-label answers, but this profile is for tags; look at each photo separately",
             code="option-conflict",
         )
     screen = Screen(profile.familiarity.describe if profile.familiarity else None)

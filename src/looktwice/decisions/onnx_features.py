@@ -95,7 +95,7 @@ def open_onnx(description: str | Path) -> OnnxModel:
     classifier = connect(text)
     if not isinstance(classifier, OnnxClassifier):
         raise PermanentError(
-            f"{text!r} is not an ONNX model on this machine, which an open model must be because its features are read",
+            f"{text!r} is not an ONNX model on this machine; an open model must be one, because its features are read",
             code="model-unsupported",
         )
     path = Path(text) if text.endswith(".toml") else Path(text.partition(":")[2])

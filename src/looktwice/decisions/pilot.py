@@ -359,7 +359,7 @@ def limits(asked: Sequence[ProfileClassifier], max_price: float | None, max_quer
     if (max_price is not None and not max_price >= cheapest.price) or not (max_queries is None or max_queries >= 1):
         raise FitError(
             f"one query about each picture costs at least {cheapest.price:g}, which max_price={max_price} and "
-            f"max_queries={max_queries} do not allow; raise them",
+            f"max_queries={max_queries} do not allow; raise these limits",
             code="option-invalid",
         )
     price, queries = (np.inf if limit is None else limit for limit in (max_price, max_queries))

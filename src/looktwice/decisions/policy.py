@@ -215,7 +215,7 @@ class Policy(PicturePolicy):
             if claim.label != ANY and not (self.held_out.predicted and claim.label in vocabulary):
                 known = ", ".join(sorted(vocabulary)[:5]) if self.held_out.predicted else "no label by name; fit again"
                 unknown = f"the profile has no label {claim.label!r} for a guarantee"
-                raise DataError(f"{unknown}; it knows {known}", code="option-invalid")
+                raise DataError(f"{unknown}; the profile knows {known}", code="option-invalid")
         return [ClaimTest(claims, self.held_out.answers(vocabulary), level)]
 
     def accepting(

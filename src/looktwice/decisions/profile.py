@@ -173,7 +173,7 @@ class Profile(Part):
             return None
         allowed = [stopping for stopping in known if stopping.price <= price and stopping.queries <= queries]
         if not allowed:
-            least = f"; its cheapest takes {known[0].queries:.3g} queries at {known[0].price:.3g}" if known else ""
+            least = f"; the cheapest rule takes {known[0].queries:.3g} queries at {known[0].price:.3g}" if known else ""
             limits = [("--max-price", max_price), ("--max-queries", max_queries)]
             wanted = [word for name, limit in limits if limit is not None for word in (name, f"{limit:g}")]
             described = [word for _, text in self.described() for word in ("-c", text)]
@@ -316,8 +316,8 @@ class Profile(Part):
         asked = [*profile.views(), *(profile.adaptive.views() if profile.adaptive else ())]
         if profile.renderer != (current := renderer(asked)):
             raise ProfileError(
-                f"the profile {name!r} was fitted with renderer {shown(profile.renderer)}, this looktwice renders "
-                f"with {current}; fit again",
+                f"the profile {name!r} was fitted with renderer {shown(profile.renderer)}, but this looktwice "
+                f"renders with {current}; fit again",
                 code="profile-mismatch",
             )
         return profile
@@ -383,7 +383,7 @@ class Profile(Part):
             if name not in classifiers:
                 raise ProfileError(
                     f"this profile uses the classifier {name!r}, but the classifiers given are "
-                    f"{', '.join(map(repr, classifiers))}; connect one under this name",
+                    f"{', '.join(map(repr, classifiers))}; connect a classifier under this name",
                     code="profile-mismatch",
                 )
             classifier, renames = classifiers[name].classifier, classifiers[name].names.renames

@@ -289,7 +289,7 @@ def read(path: Path) -> list[Verdict]:
     labels = [verdict for verdict in verdicts if isinstance(verdict, Verdict)]
     if len(labels) < len(verdicts):
         raise DataError(
-            f"{str(path)!r} holds verdicts on tags, but this needs single-label verdicts", code="option-conflict"
+            f"{str(path)!r} holds verdicts on tags, but single-label verdicts are needed", code="option-conflict"
         )
     return labels
 
