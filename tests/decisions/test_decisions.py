@@ -262,7 +262,7 @@ def test_the_draw_of_a_picture_is_its_own_and_even() -> None:
 def test_coverage_is_told_by_agreement() -> None:
     votes = Votes(("a", "b", "c"), ("x", "y"), ("0", "1"), np.array([0, 1, 1]), np.array([[0, 0], [1, 0], [0, 1]]), 2)
     first, second = bin_coverage(base_tally(votes), np.array([True, False, True]))
-    assert str(first) == "1 of 2 views 50.0 % of 2"
+    assert (first.agree, first.asked, first.covered, first.pictures) == (1, 2, 0.5, 2)
     assert (second.agree, second.asked, second.pictures, second.covered) == (2, 2, 1, 1.0)
     told = Guarantees(covered=0.9, listed=0.8, options=1.5, classes=12.0, bins=(first, second)).lines()
     assert [re.findall(r"[\d.]+\b", line) for line in told] == [["90.0", "80.0", "1.50", "12.0"]]
