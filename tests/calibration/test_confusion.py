@@ -52,6 +52,16 @@ def test_a_label_that_hides_another_is_believed_less_and_the_losses_fall(learned
     assert jury.confidence(votes)[often].mean() == pytest.approx(right, abs=0.05)
 
 
+def test_the_order_in_which_votes_list_their_labels_changes_nothing(learned: tuple[Jury, LabelledVotes]) -> None:
+    jury, votes = learned
+    words = votes.vocabulary[::-1]
+    shown = np.array([*votes.vocabulary, None], object)[votes.answers()]
+    other = Votes.from_labels(shown[:, 0], shown[:, 1:], votes.words, words)
+    assert other.vocabulary == words
+    losses = jury.distribution(other).brier(other.truths)
+    assert losses == pytest.approx(jury.distribution(votes).brier(votes.truths))
+
+
 def test_a_label_that_nobody_said_may_be_the_answer() -> None:
     """Of the pictures that all call 1, most are 0."""
     rng = np.random.default_rng(0)

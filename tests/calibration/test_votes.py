@@ -433,3 +433,9 @@ def test_details_that_do_not_fit_the_labels_are_refused(wrong: dict[str, Any]) -
 def test_a_votes_file_of_another_ending_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, check=coded("file-ending")):
         votes_of(("cat", ("cat",))).save(tmp_path / "votes.csv")
+
+
+def test_a_misspelt_argument_is_an_error_and_integers_are_labels_too() -> None:
+    with pytest.raises(TypeError, match="score"):
+        Votes.from_labels(["cat"], [["cat"]], score=[[0.1, 0.2]])  # type: ignore[call-overload]
+    assert Votes.from_labels([1, 2], [[1], [2]]).labelled(np.array([2, 1])).truths.tolist() == [1, 0]

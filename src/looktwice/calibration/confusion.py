@@ -53,6 +53,8 @@ class Confusion:
     """The number of labelled pictures with each true label."""
     weights: tuple[float, float, float] = (1.0, 0.0, 0.0)
     """w₁ for the jury, w₂ for the table, w₃ for the frequency of the true labels."""
+    labels: tuple[str, ...] = ()
+    """The labels that the codes stand for, since other votes may list them in another order."""
 
     def __post_init__(self) -> None:
         codes = [code for label, truth, _ in self.counts for code in (label, truth)]
@@ -67,7 +69,8 @@ class Confusion:
         row, column = np.nonzero((answers != MISSING) & (truths >= 0)[:, None])
         pairs, counts = np.unique(np.stack([answers[row, column], truths[row]], axis=1), axis=0, return_counts=True)
         entries = [(label, truth, count) for (label, truth), count in zip(pairs.tolist(), counts.tolist(), strict=True)]
-        return cls(answers.shape[1], tuple(entries), tuple(np.bincount(truths[truths >= 0]).tolist()))
+        frequencies = tuple(np.bincount(truths[truths >= 0]).tolist())
+        return cls(answers.shape[1], tuple(entries), frequencies, labels=labelled.vocabulary)
 
     @cached_property
     def table(self) -> Floats:
@@ -80,10 +83,12 @@ class Confusion:
     def features(self, votes: Votes, distribution: Distribution) -> Floats:
         """(n, V + 1, 3): the features of each label in the vocabulary, and of a class outside it."""
         words, classes, answers = len(votes.vocabulary), votes.classes, votes.answers()
-        size = min(words, len(self.table))
+        known = {label: code for code, label in enumerate(self.labels or votes.vocabulary)}
+        codes = np.array([known.get(label, MISSING) for label in votes.vocabulary], int)
+        counted, true = ((codes >= 0) & (codes < size) for size in (len(self.table), len(self.truths)))
         table, truths = np.zeros((words, words + 1)), np.zeros(words + 1)
-        table[:size, :size] = self.table[:size, :size]
-        truths[: min(words, len(self.truths))] = self.truths[:words]
+        table[np.ix_(counted, np.append(counted, False))] = self.table[np.ix_(codes[counted], codes[counted])]
+        truths[:words][true] = np.array(self.truths)[codes[true]]
         right = (self.table.trace() + 1.0) / (self.table.sum() + 2.0)
         even = np.where(np.eye(words, words + 1, dtype=bool), right, (1.0 - right) / (classes - 1))
         lift = np.log((table + PRIOR * even) / (table.sum(axis=1, keepdims=True) + PRIOR) / even)

@@ -74,7 +74,7 @@ class ShareCalibrator(ABC):
     """A calibrator with a single feature, the share of agreeing views. Subclasses define `learn` and `curve`.
 
     With `ballot="base"`, the predicted label is the base answer; with `ballot="vote"`, it is the most frequent label
-    among the views. The feature is the share of views that return the predicted label.
+    among the views. The feature is (k + ½)/(S + 1), where k of S views return the predicted label.
     """
 
     name: ClassVar[str]
@@ -106,11 +106,11 @@ class ShareCalibrator(ABC):
 
     @abstractmethod
     def learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
-        """Return a copy fitted on the share of agreeing views and the correctness of each answer, both (n,)."""
+        """Return a copy fitted on the feature and the correctness of each answer, both (n,)."""
 
     @abstractmethod
     def curve(self, share: Floats) -> Floats:
-        """The confidence for each share of agreeing views."""
+        """The confidence for each value of the feature."""
 
 
 def fitted(value: float | None, calibrator: ShareCalibrator) -> float:

@@ -201,6 +201,10 @@ class Votes:
 
         from looktwice.calibration import storage
 
+        if unknown := details.keys() - Details.__annotations__.keys():
+            raise TypeError(
+                f"from_labels() has no argument {min(unknown)!r}; it has {', '.join(Details.__annotations__)}"
+            )
         votes = storage.collect(base, views, vocabulary, details)
         return votes if truths is None else storage.labelled(votes, truths)
 
@@ -239,7 +243,7 @@ class Votes:
         of the wrong labels, and the true label is a human-readable text. `probabilities` are the relative probabilities
         with which pictures were selected for labelling; empty if equal.
         """
-        words = tuple(truths)
+        words = tuple(map(str, truths))
         doubtful = np.array(list(map(bool, excluded)) or [False] * len(words), bool)
         require(
             len(doubtful) == len(words),
