@@ -78,6 +78,7 @@ def test_a_run_that_was_ended_goes_on_and_ends_in_the_same_bytes(photos: Sequenc
     first.close()
     second = ScoreFile(dispatcher / "out.csv", HEADER, photos)
     assert [second.done(place) for place in range(4)] == [False, True, False, False]
+    assert second.left_behind() == {"a.png"}, "those behind the last verdict were not reached"
     second.add(verdict(photos[0]))
     second.add(verdict(photos[3]))
     second.finish({"c.png": Unscored("c.png", Cause.BUDGET, "late")})
@@ -101,7 +102,7 @@ def test_a_verdict_that_lacks_budget_is_kept_until_a_later_run_replaces_it(
     assert (first.missing(), rows(out)[1]["stopped"]) == (1, "budget")
     second = ScoreFile(out, HEADER, photos)
     assert [second.done(place) for place in range(4)] == [True, False, True, True]
-    assert second.provisional() == {"b.png"}
+    assert second.left_behind() == {"b.png"}
     assert [known.name for known in second.verdicts()] == ["a.png", "c.png", "d.png"]
     second.add(verdict(photos[1], 0.9).model_copy(update={"stopped": "all-asked"}))
     second.finish({})

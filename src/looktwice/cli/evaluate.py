@@ -48,6 +48,7 @@ from looktwice.model import (
     MAX_ERROR,
     AskOptions,
     AsyncModel,
+    Cause,
     DecisionOptions,
     Profile,
     TagEvaluation,
@@ -105,7 +106,14 @@ def evaluate(
         collected.votes.save(votes)
     complain(collected.unscored)
     tell_duplicates(collected)
-    if report:
+    partial_run = bool({item.cause for item in collected.unscored} & {Cause.BUDGET, Cause.STOPPED})
+    if partial_run:
+        say(
+            f"[yellow]Biased figures:[/yellow] {len(collected.unscored):,} of {len(labelled):,} pictures are missing, "
+            "more often doubtful ones, because they need more queries. Run the same command again with a larger "
+            "budget; a report is written once the answers are complete."
+        )
+    if report and not partial_run:
         inputs = ReportInputs(evaluation.profile, collected.votes, labelled, policy, collected.descriptors)
         report_to(report, replace(inputs, price_micros=model.typical_price()), decide)
     if output.json:

@@ -213,10 +213,8 @@ def score(
         leave(*score_on_machines(pictures, take, profile, others(classifier), out, decide, machines, ask, output))
     place = Path(out)
     check_unread(place, (*pictures, profile, *classifier))
-    opened, model = (
-        find_pictures([Path(path) for path in pictures], take),
-        AsyncModel.load(profile, others(classifier), options=ask),
-    )
+    opened = find_pictures([Path(path) for path in pictures], take)
+    model = AsyncModel.load(profile, others(classifier), options=ask)
     files.check_writable(place, files.ENDINGS)
     policy_of(model, decide)
     if output.dry_run:
@@ -224,17 +222,13 @@ def score(
         return
     header: dict[str, object] = {"profile": model.fitted().model_dump(mode="json"), "options": asdict(decide)}
     file = ScoreFile(place, header, opened, kind=model.kind, size=model.limits.working_size)
-    todo = opened
+    todo = [picture for at, picture in enumerate(opened) if not file.done(at)]
     if file.changed:
-        say(
-            f"{len(file.changed)} picture{'s' * (len(file.changed) > 1)} changed since the verdict "
-            "and will be queried again."
-        )
-    if file.missing() < len(opened):
-        todo = [picture for at, picture in enumerate(opened) if not file.done(at)]
+        say(f"{len(file.changed)} picture{'s' * (len(file.changed) > 1)} changed since the verdict: queried again.")
+    if len(todo) < len(opened):
         say(f"Resuming: {len(opened) - len(todo)} of {len(opened)} pictures already have a verdict.")
     decided, monitor = Decided(), model.monitor(decide)
-    monitor.completed = file.provisional()
+    monitor.left_behind = file.left_behind()
     for stored in file.verdicts():
         decided.add(stored)
 

@@ -27,7 +27,7 @@ from looktwice.decisions.profile import (
     ProfileClassifier,
 )
 from looktwice.engine import NO_SCREEN, Cause, Channel, QueryEngine, Rounds, Screen, Unscored, lacks_budget
-from looktwice.errors import DataError, FitError, UnscoredError
+from looktwice.errors import ClassifierError, DataError, FitError, UnscoredError
 from looktwice.files import join_tags
 from looktwice.images import Image, Picture, WorkingSize
 from looktwice.views import Panel, classifier_of
@@ -257,7 +257,12 @@ async def _check_labels(
     answered, asked = list(channel.labels or ()), ""
     if not answered:
         drawn = np.random.default_rng(0).permutation(len(labelled))[: channel.settings.label_check].tolist()
-        answered = await engine.labels([labelled[place] for place in drawn], channel.name)
+        try:
+            answered = await engine.labels([labelled[place] for place in drawn], channel.name)
+        except ClassifierError:
+            if len(engine.channels) == 1:
+                raise
+            return  # the other classifiers go on
         asked = (
             f"; only the first {len(answered)} pictures were queried; their answers are kept in the ledger, if there "
             "is a ledger; --label-check 0 (label_check=0) continues regardless"

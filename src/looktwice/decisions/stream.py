@@ -213,16 +213,16 @@ class Monitor:
         self._recent: deque[Recent] = deque(maxlen=RECENT)
         """The most recent verdicts, including verdicts that are not yet tested."""
         self._ran, self._running = 0.0, False
-        self.completed: Set[str] = frozenset()
-        """The names of pictures that an earlier run queried only partly: such pictures are the doubtful ones, so they
-        are not compared."""
+        self.left_behind: Set[str] = frozenset()
+        """The names of pictures that an earlier run left without a final verdict: such pictures are the doubtful ones,
+        so they are not compared."""
 
     async def observe(self, verdict: V, ledger: Ledger | None = None, *, compare: bool = True) -> V:
         """Hold a verdict if there is an alarm; `compare` is false for verdicts that are not a representative sample of
         the stream."""
         familiarity = 1.0 if verdict.familiarity is None else verdict.familiarity
         recent = Recent(verdict.name, verdict.digest, familiarity, time.time())
-        if compare and verdict.name not in self.completed:
+        if compare and verdict.name not in self.left_behind:
             self._pending.append(Observation.at(verdict, self._policy))
             self._recent.append(recent)
         if len(self._pending) >= TOGETHER or time.monotonic() - self._ran >= EVERY:

@@ -106,9 +106,12 @@ class ScoreFile:
         """Whether the picture at this index has a final verdict."""
         return self._starts[place] != NOWHERE and place not in self._provisional
 
-    def provisional(self) -> set[str]:
-        """The names of pictures whose verdicts lack answers that the budget did not cover."""
-        return {self._pictures[place].name for place in self._provisional}
+    def left_behind(self) -> set[str]:
+        """The names of pictures without a final verdict that an earlier run has queried: those before the last final
+        verdict, and those whose verdicts lack answers. Such pictures needed more queries than the others."""
+        last = max((place for place in range(len(self._pictures)) if self.done(place)), default=0)
+        places = self._provisional.union(place for place in range(last) if not self.done(place))
+        return {self._pictures[place].name for place in places}
 
     def missing(self) -> int:
         """The number of pictures without a final verdict."""
