@@ -19,7 +19,7 @@ def guarantees_note(rows: list[Row]) -> str:
     )
     return (
         f"In {trials:,} trials, {made:,} thresholds were found, and {above} of these accepted more errors than "
-        f"allowed; for {broken} of them, sampling error does not explain the excess."
+        f"allowed; for {broken or 'none'} of them, sampling error does not explain the excess."
     )
 
 
