@@ -32,7 +32,7 @@ from looktwice.calibration.votes import LabelledVotes
 from looktwice.decisions.profile import Profile
 from looktwice.engine.query import AnswerEvent, Progress
 from looktwice.errors import BudgetError, DataError, FitError, ImageError, LookTwiceError, ProfileError
-from looktwice.images.collection import Held, many, with_truths
+from looktwice.images.collection import Held, labelled, many, with_truths
 
 VIEWS = "gaussian:0.1*4"
 IMAGES, LABELS = pictures(60)
@@ -581,3 +581,18 @@ def test_profiles_are_plain_json(tmp_path: Path, profile: Profile) -> None:
 def test_a_model_has_everything_that_an_async_model_has() -> None:
     public = {name for name in dir(lt.AsyncModel) if not name.startswith("_")}
     assert public <= set(dir(lt.Model))
+
+
+def test_a_profile_finds_the_description_beside_it_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("fashion.toml", "fashion.onnx"):
+        (tmp_path / name).write_bytes((DEMO / name).read_bytes())
+    monkeypatch.chdir(tmp_path)
+    with lt.Model("fashion.toml") as model:
+        model.fit(labelled(DEMO / "pictures.npz")[:60], views="mirror", calibrator="probit")
+        model.save("profile.json")
+    monkeypatch.chdir("elsewhere")
+    with lt.Model.load(tmp_path / "profile.json") as model:
+        assert model.look(labelled(DEMO / "pictures.npz")[100]).label

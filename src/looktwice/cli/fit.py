@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -22,6 +21,7 @@ from looktwice.cli.console import (
     Output,
     complain,
     estimate,
+    frontier_table,
     leave,
     overall,
     print_json,
@@ -80,8 +80,6 @@ from looktwice.model import (
 )
 from looktwice.report import ReportInputs, write as write_report
 
-POINTS = 10
-"""The approximate number of frontier points printed, in addition to points without views and the chosen point."""
 SEVERAL, MANY = 3, 0.2
 """Labels that were never returned are reported if one has this many pictures, or all have this share of them."""
 FIXED = (
@@ -319,45 +317,6 @@ def show_profile(profile: Profile, out: Path, advice: list[str], pilot: int = 0)
     for line in advice:
         say(safe(line))
     say(f"Profile: {out}")
-
-
-def frontier_table(profile: Profile) -> Table:
-    """The frontier of error against price, with the chosen point."""
-    shown = table(
-        "Queries worth their price, on held-out pictures",
-        "asked",
-        "queries",
-        "price of 1,000",
-        COLUMNS["brier"],
-        "to buy",
-    )
-    step = 1 + len(profile.frontier) // POINTS
-    for place, point in enumerate(profile.frontier):
-        views = any(not source.endswith("@base") for source in point.sources[1:])
-        if place % step and not point.chosen and views:
-            continue
-        mark, style = (" ◀ chosen", "bold") if point.chosen else ("", None)
-        brier = f"{point.brier.value or 0:.3f}"
-        if point.brier.low is not None and point.brier.high is not None:
-            brier += f" ({point.brier.low:.3f} to {point.brier.high:.3f})"
-        cells = (
-            f"{point.queries:.2f}",
-            f"{1000 * point.price:,.2f}",
-            brier,
-            f"{point.to_buy:,}" if point.to_buy else "",
-        )
-        shown.add_row(safe(_named(point.sources, point.enough)) + mark, *cells, style=style)
-    return shown
-
-
-def _named(sources: Sequence[str], enough: Sequence[float]) -> str:
-    """Summarise a frontier point: the number of queries to each classifier, in order, and the confidence at which
-    querying stops."""
-    names = [source.rpartition("@")[0] for source in sources]
-    groups = [(name, list(group)) for name, group in groupby(range(len(names)), key=names.__getitem__)]
-    turns = [sources[group[0]] if len(group) == 1 else f"{name} ×{len(group)}".strip() for name, group in groups]
-    level = min(enough, default=1.0)
-    return ", then ".join(turns) + (f", until {level:.3f} certain" if level < 1.0 else "")
 
 
 def tell_mismatch(labelled: LabelledVotes) -> None:

@@ -185,7 +185,7 @@ def _decide(max_error: list[str] | None, max_miss: list[str] | None, **given: ob
 
 def _place(
     host: Annotated[str, Serve(help="Address to bind to; a token is required if others can reach it.")] = "127.0.0.1",
-    port: Annotated[int, Serve(help="Port to bind to; 0 picks a free one.", min=0, max=65535)] = 8000,
+    port: Annotated[int, Serve(help="Port; 0 picks a free one.", min=0, max=65535)] = 8000,
     token_file: Annotated[
         Path | None, Serve(help="File with the SHA-256 hashes of accepted tokens, one per line.")
     ] = None,

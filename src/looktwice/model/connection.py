@@ -138,8 +138,10 @@ def of_profile(profile: Profile, path: Path) -> list[Connected]:
     if path.absolute() == project.profile_path().absolute():
         listed = {name or name_of(resolve(text)): text for name, text in project.descriptions()}
     connected = []
-    for name, text in profile.described():
+    for name, saved in profile.described():
         alone = next(iter(listed)) if not name and len(listed) == 1 else name
+        beside = path.parent / saved  # for a profile that is used from another folder
+        text = str(beside) if saved.endswith(".toml") and not Path(saved).exists() and beside.exists() else saved
         checked = registry.trusted(listed[alone], project.file) if alone in listed else registry.trusted(text, path)
         called = alone or name_of(checked)
         rename = project.names(called) if called in project.rename else profile.label_maps.get(called)

@@ -11,8 +11,9 @@ export class Refused extends Error {
   }
 }
 
-/** Keep a token until the tab is closed, or on this device until another one is given. */
-export function keepToken(token, remember = false) {
+/** Keep a token, or that of a pasted link, until the tab is closed, or on this device until another one is given. */
+export function keepToken(text, remember = false) {
+  const token = new URLSearchParams(text.split("#")[1]).get("token") ?? text;
   localStorage.removeItem(KEY);
   (remember ? localStorage : sessionStorage).setItem(KEY, token);
   if (remember) sessionStorage.removeItem(KEY);

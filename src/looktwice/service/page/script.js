@@ -167,6 +167,7 @@ function explained({ verdict, others }) {
   const answered = asked.slice(1).filter(({ label }) => label !== null).length;
   const second = distribution[1];
   const told = [
+    verdict.base !== verdict.label && `The picture itself was called ${plain(verdict.base)}.`,
     answered && `${agree} of ${answered} ${others} got the same answer.`,
     `Such answers are right ${percent(confidence)} of the time.`,
     confidence < 0.5 && "So it is more likely wrong than right.",
