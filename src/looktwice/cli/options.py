@@ -58,8 +58,8 @@ HELP = {
     "classifier can use.",
     "batch": "Use the chat vendor's batch interface, which is cheaper and answers within a day; stopping early takes "
     "two rounds.",
-    "label_check": "Number of labelled pictures to query first, to stop if no answer is among the true labels; "
-    "0 turns this check off.",
+    "label_check": "Number of labelled pictures to query first; the run stops if no answer is among the true "
+    "labels. 0 turns this check off.",
     "all": "Send all queries about each picture, even if further answers would have little effect.",
     "max_price": "Maximum average price per picture, reached by stopping earlier.",
     "max_queries": "Maximum average number of queries per picture, reached by stopping earlier.",

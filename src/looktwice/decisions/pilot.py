@@ -153,7 +153,9 @@ async def ask(
     mixed, size = shuffled(pictures), pilot_size(len(pictures))
     if not size:
         own = sum(not classifier_of(view) for view in panel)
-        few = f"No pilot with fewer than {FEWEST} labelled pictures: {own} views are asked about each of them. Fewer "
+        few = (
+            f"With fewer than {FEWEST} labelled pictures there is no pilot: all {own} views of each are queried. Fewer "
+        )
         few += "views cost less: select them with --views, or none with --views base."
         return replace(await ask_all(engine, pictures, panel), sentences=(few,) if own else ())
     first = await collecting.collect(engine, mixed, Panel(())) if _in_stages(engine, panel) else None
@@ -438,7 +440,9 @@ async def _collected(
     """Collect the answers about some pictures; raise an error if some are missing because of the budget or a signal."""
     collected = await collecting.collect(engine, pictures, panel, vocabulary)
     if cut := [item for item in collected.unscored if item.cause in (Cause.BUDGET, Cause.STOPPED)]:
-        raise UnscoredError(f"no views were chosen, {len(cut)} of {len(pictures)} pictures are left: {cut[0].message}")
+        raise UnscoredError(
+            f"no views were chosen, since {len(cut)} of {len(pictures)} pictures are incomplete: {cut[0].message}"
+        )
     return collected
 
 

@@ -54,7 +54,7 @@ class Checkup:
     tokens: tuple[int, int] = (0, 0)
     """The expected numbers of tokens of a query and its answer, if billed per token."""
     billed: tuple[tuple[int, int], ...] = ()
-    """The number of tokens of each query, as reported by the classifier."""
+    """The numbers of tokens of each query and its answer, as reported by the classifier."""
     kind: AnswerKind = "label"
     """The kind of answer; for tags, each element of `labels` contains all tags of one answer as a string."""
     listed: tuple[str, ...] = ()

@@ -408,7 +408,7 @@ class Project(BaseModel):
         if path is not None and ("://" in path or not (folder / path).resolve().is_relative_to(folder)):
             instead = {"ledger": f"set {LEDGER}", "profile": f"set {PROFILE}"}.get(name, f"give --{name}")
             raise DataError(  # the address of a database may hold a password
-                f"the {name} in {str(self.file)!r} is not a file in its folder; {instead} instead",
+                f"the {name} in {str(self.file)!r} is outside the folder of that file; {instead} instead",
                 code="project-invalid",
             )
 

@@ -121,7 +121,7 @@ class ClassRow:
 
 
 def classes(judged: Judged) -> list[ClassRow]:
-    """All classes with pictures, if true labels are known; classes with significantly poor results come first."""
+    """All classes with pictures, if true labels are known; the lowest upper limits of the accuracy come first."""
     labelled, correct = judged.labelled(), judged.correct
     if labelled is None or correct is None:
         return []

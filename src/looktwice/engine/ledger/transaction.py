@@ -159,7 +159,7 @@ class Transaction:
                 self._known[bytes(key)] = tuple(rest)
 
     def claim(self, account: Account, requests: Sequence[tuple[Entry, int]], batch: int | None = None) -> list[Granted]:
-        """Decide about queries that were looked up; each request is a query and its maximum cost, in picos."""
+        """Claim queries that were looked up, or say why not; a request is a query and its maximum cost, in picos."""
         who = schema.classifier_id(account.fingerprint)
         if who not in self._described:
             self.database.execute(schema.DESCRIBE, (who, account.fingerprint, account.description))
