@@ -152,7 +152,8 @@ def _allow_files(count: int) -> None:
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = count if hard == resource.RLIM_INFINITY else min(count, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+        if soft != resource.RLIM_INFINITY and soft < most:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 @contextmanager
